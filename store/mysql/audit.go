@@ -18,7 +18,8 @@ const (
 		VALUES (?, ?, ?, @now, ?, ?, ?, ?)`
 	selectExecutions = `SELECT e.id, e.at, e.attempt, e.decision, e.origin, e.operation, e.actor FROM @execution e WHERE `
 	deleteExecution  = `DELETE FROM @execution WHERE at < @now - ? ORDER BY at LIMIT ?`
-	// The ends of the statements that list: with an ID and without one, the newest first.
+	// newestOfAll, newestOfOne and oldestOfOne are the ends of the SELECT
+	// statements: for all IDs or for one, with the newest or the oldest entry first.
 	newestOfAll = `e.at >= ? AND e.at < ? ORDER BY e.at DESC, e.number DESC LIMIT ?`
 	newestOfOne = `e.hash = ? AND e.at >= ? AND e.at < ? ORDER BY e.at DESC, e.number DESC LIMIT ?`
 	oldestOfOne = `e.hash = ? ORDER BY e.number`
@@ -59,7 +60,7 @@ func (s *Store) audit(ctx context.Context, statement string, args ...any) (entri
 	return entries, err
 }
 
-// newest is the end of a statement that lists the entries which a filter chooses, and its arguments.
+// newest returns the end of a statement that lists the entries chosen by a filter, and its arguments.
 func newest(f *store.AuditFilter) (end string, args []any) {
 	since, until := int64(math.MinInt64), int64(math.MaxInt64)
 	if !f.Since.IsZero() {
@@ -81,8 +82,8 @@ func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (i
 	return s.purge(ctx, deleteAudit, age, limit)
 }
 
-// AddExecution implements [store.ExecutionAuditor]. The entry is written on a connection of the store's own, so that it
-// stays whatever becomes of a transaction.
+// AddExecution implements [store.ExecutionAuditor]. The entry is written on a connection of the store's own, so it is
+// kept even if the handler's transaction is undone.
 func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
 	hash := e.ID.HashBytes()
 	return s.add(ctx, insertExecution, hash[:], e.ID.AppendBinary(nil), e.Attempt, int(e.Decision), int(e.Origin),

@@ -10,14 +10,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements of background work. Each walks the index on state and due, or goes by the primary key: nothing scans
-// the table. What they find is read without a lock, and decided again by whatever changes it (S10).
+// The statements of background work. Each uses the index on state and due, or the primary key: none scans the table.
+// The records that they find are read without a lock, and checked again when they are changed (S10).
 const (
 	selectDue = `SELECT r.record FROM @record r FORCE INDEX (due) WHERE r.state = ? AND r.due <= @now
 		ORDER BY r.due LIMIT ? OFFSET ?`
 	selectOver = `SELECT r.hash, r.attempt, ORD(SUBSTRING(r.record, 25, 1)) FROM @record r FORCE INDEX (due)
 		WHERE r.state = ? AND r.due <= @now ORDER BY r.due LIMIT ? OFFSET ?`
-	// deleteOver removes what is settled and past its expiry, whatever it was when it was found.
+	// deleteOver removes settled records that are past their expiry, whichever settled state they were found in.
 	deleteOver = `DELETE r FROM @record r FORCE INDEX (PRIMARY)
 		WHERE r.state IN (20, 30, 50) AND r.due <= @now AND r.attempt <= ? AND r.hash IN (`
 )
@@ -51,16 +51,16 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 	return w.result(err)
 }
 
-// work is one event for many records.
+// work applies one event to many records.
 type work struct {
 	store      *Store
 	limit      int
 	done       int
-	unreadable error // of the last record that cannot be read
+	unreadable error // the error of the last record that could not be read
 }
 
-// result is what the work came to. A record that cannot be read is reported, and does not keep the others from being
-// looked after: a janitor goes on after a full batch, and the last one reports.
+// result returns the number of changed records and the error. An unreadable record is reported, but does not stop the
+// work on the others: a janitor continues after a full batch, and the last batch reports it.
 func (w *work) result(err error) (int, error) {
 	if err != nil || w.done >= w.limit {
 		return w.done, unavailable(err)
@@ -68,8 +68,8 @@ func (w *work) result(err error) (int, error) {
 	return w.done, w.unreadable
 }
 
-// stepDue goes through the records that are due in one state until so many have changed or there are no more. What does
-// not change is passed over from then on.
+// stepDue applies an event to the records that are due in one state, until the limit is reached or no more are due. The
+// queries that follow skip the records that did not change.
 func (w *work) stepDue(ctx context.Context, event store.Event, state int) error {
 	passed := 0
 	for w.done < w.limit {
@@ -88,7 +88,7 @@ func (w *work) stepDue(ctx context.Context, event store.Event, state int) error 
 				w.unreadable = err
 				passed++
 			case errors.Is(err, store.ErrBusy):
-				passed++ // a transaction is at it, and settles it
+				passed++ // a transaction has the record, and settles it
 			case err != nil:
 				return err
 			case c.Effect == store.EffectNone:
@@ -101,8 +101,8 @@ func (w *work) stepDue(ctx context.Context, event store.Event, state int) error 
 	return nil
 }
 
-// due returns the records that are due in a state, behind those that were passed over, and how many there are among them
-// whose names cannot be read.
+// due returns the records that are due in a state, after the records already
+// passed over, and the number of records among them whose IDs cannot be read.
 func (s *Store) due(ctx context.Context, state, limit, passed int) (ids []store.ID, damaged int, err error) {
 	err = s.query(ctx, selectDue, []any{state, limit, passed}, func(rows *sql.Rows) error {
 		r := row{summary: true}
@@ -125,7 +125,7 @@ func (s *Store) due(ctx context.Context, state, limit, passed int) (ids []store.
 	return ids, damaged, err
 }
 
-// remove removes the records of a state that are past their expiry, in one statement for many.
+// remove removes the expired records of one state, many in each statement.
 func (w *work) remove(ctx context.Context, state int) error {
 	passed := 0
 	for w.done < w.limit {
@@ -157,13 +157,13 @@ func (w *work) remove(ctx context.Context, state int) error {
 			return err
 		}
 		w.done += removed
-		passed += len(hashes) - removed // others have been at them
+		passed += len(hashes) - removed // the others were changed or are locked
 	}
 	return nil
 }
 
-// removeOver removes those of some records that are still settled and past their expiry, with tokens up to the largest.
-// Where a transaction is at one of them they are removed one by one.
+// removeOver removes the given records that are still settled and past their expiry, and whose tokens are at most
+// largest. If a transaction has locked one of them, it removes them one at a time.
 func (s *Store) removeOver(ctx context.Context, hashes []any, largest int64) (removed int, err error) {
 	if len(hashes) == 0 {
 		return 0, nil

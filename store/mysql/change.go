@@ -11,23 +11,24 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements by which a record is changed as [store.Step] says. A record is read without a lock, and written on the
-// condition that it still is at the attempt and the revision that was read: what another one has written in between
-// makes it zero rows, and is decided again. So there is nothing that a node which stops in the middle could hold.
+// The statements that change a record as [store.Step] decides. A record is read without a lock, and written on the
+// condition that its attempt and revision are unchanged. If another write came first, the statement matches no row, and
+// the change is decided again. So a process that stops in the middle holds no locks.
 const (
-	// selectRecord reads a record with the clock, and selectNow the clock alone, if there is none: a join that always has
-	// a row would cost every replay.
+	// selectRecord reads a record together with the clock. selectNow reads the clock alone, if there is no record: a
+	// join that always returns a row would slow down every replay.
 	selectRecord = `SELECT @now, @@global.read_only, ` + allColumns + ` FROM @record r WHERE r.hash = ?`
 	selectNow    = `SELECT @now, @@global.read_only`
-	// insertRecord makes a record, unless its token may have been used for one that was removed.
+	// insertRecord creates a record, unless its token may have been used by a removed record.
 	insertRecord = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
 		SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
 	updateRecord = `UPDATE @record SET attempt = ?, revision = ?, state = ?, due = ?, created_at = ?,
 			settled_at = ?, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ?`
-	// selectFloor reads the largest token of what was removed.
+	// selectFloor reads the largest token of the removed records.
 	selectFloor = `SELECT m.value FROM @meta m WHERE m.name = 'max_removed_attempt'`
-	// raiseFloor comes before what removes records: should that not come, it does no harm.
+	// raiseFloor runs before a statement that removes records. If
+	// that statement does not follow, the raised floor does no harm.
 	raiseFloor   = `UPDATE @meta SET value = ? WHERE name = 'max_removed_attempt' AND value < ?`
 	deleteRecord = `DELETE FROM @record WHERE hash = ? AND attempt = ? AND revision = ?`
 )
@@ -36,19 +37,20 @@ const (
 type changed struct {
 	store.Applied
 	before store.Record
-	// found is the row that was there, if exists says that there was one, and wrote the one that took its place.
+	// found is the row that was read, if exists is true, and wrote is the row that replaced it.
 	found, wrote row
 	exists       bool
 }
 
 const (
-	// maxRaces is how often a change is decided again because another one came first. Each time one of them gets on.
+	// maxRaces is the most times that a change is tried while other
+	// writes come first. Each time one of the writers succeeds.
 	maxRaces = 50
-	// maxLocked is how often a change waits for a row that is locked.
+	// maxLocked is the most times that a change waits for a locked row.
 	maxLocked = 2
 )
 
-// errRace says that another write came between the reading of a record and its writing. Nothing was written.
+// errRace means that another write changed the record after it was read. Nothing was written.
 var errRace = errors.New("the record is changed all the time")
 
 // change applies an event to a record.
@@ -83,16 +85,16 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 	}
 }
 
-// How long those who meet at one record keep out of each other's way.
+// racePause and maxRacePause bound the pause before a change is retried after a conflict.
 const (
 	racePause    = 200 * time.Microsecond
 	maxRacePause = 50 * time.Millisecond
 )
 
-// busy says that another transaction is at the record.
+// busy returns an error that means that another transaction has locked the record.
 func busy(err error) error { return fmt.Errorf("%w: mysql: %w", store.ErrBusy, err) }
 
-// changeOnce reads, decides and writes.
+// changeOnce reads the record, applies the event and writes the result.
 func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
 	if err := s.look(ctx, id, &c); err != nil {
 		return c, unavailable(err)
@@ -111,15 +113,15 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 	return c, unavailable(s.write(ctx, &c))
 }
 
-// token draws an attempt token above that of the record that is there. What is removed leaves nothing but the largest
-// token of all of it: the token of a new record has to be above it, also where the clock was set back. It is rarely
-// needed, so what is known of it here may be old. Therefore the statement that makes a record checks it, and if that is
-// refused it is learned.
+// token draws an attempt token above the token of the existing record. Removed records leave only the largest of their
+// tokens, the floor. The token of a new record must be above the floor, even if the clock was set back. The floor
+// rarely matters, so the value that this process has read may be old. The statement that creates a record therefore
+// checks the token, and if that check fails, learnFloor reads the floor.
 func (s *Store) token(now time.Time, before *store.Record) int64 {
 	return store.NewToken(now, max(s.floor.Load(), before.Attempt))
 }
 
-// learnFloor reads which tokens may have been used by records that are gone.
+// learnFloor reads the largest token that removed records may have used.
 func (s *Store) learnFloor(ctx context.Context) error {
 	return s.with(ctx, func(conn *sql.Conn) error {
 		var floor int64
@@ -132,7 +134,7 @@ func (s *Store) learnFloor(ctx context.Context) error {
 	})
 }
 
-// look reads the row of an ID with the clock.
+// look reads the row of an ID, and the clock.
 func (s *Store) look(ctx context.Context, id store.ID, c *changed) error {
 	c.found = row{hash: id.HashBytes()}
 	return s.with(ctx, func(conn *sql.Conn) error {
@@ -156,7 +158,7 @@ func (s *Store) look(ctx context.Context, id store.ID, c *changed) error {
 	})
 }
 
-// write carries an effect out, on the condition that the record is what was read.
+// write carries out the effect of an event, on the condition that the record is unchanged since it was read.
 func (s *Store) write(ctx context.Context, c *changed) error {
 	found := &c.found
 	switch c.Effect {
@@ -186,16 +188,16 @@ func (s *Store) write(ctx context.Context, c *changed) error {
 		w.content, found.hash[:], found.attempt, found.revision)
 }
 
-// raise makes sure that no token up to that of a record which is about to be removed is given out again.
+// raise ensures that no token up to attempt is issued again. It runs before the record with that token is removed.
 func (s *Store) raise(ctx context.Context, attempt int64) error {
 	_, err := s.execAgain(ctx, raiseFloor, attempt, attempt)
 	if errors.Is(err, errUnanswered) {
-		_, err = s.execAgain(ctx, raiseFloor, attempt, attempt) // which can be repeated
+		_, err = s.execAgain(ctx, raiseFloor, attempt, attempt) // it can be repeated
 	}
 	return err
 }
 
-// writeOne runs a statement that writes one row, or none if the record is no more what was read.
+// writeOne runs a statement that writes one row. It returns errRace if the record has changed since it was read.
 func (s *Store) writeOne(ctx context.Context, statement string, args ...any) error {
 	result, err := s.exec(ctx, statement, args...)
 	if err != nil {
@@ -207,12 +209,13 @@ func (s *Store) writeOne(ctx context.Context, statement string, args ...any) err
 	return nil
 }
 
-// exec runs a statement that is a transaction by itself. An error that leaves open whether it landed is marked so.
+// exec runs a statement that is a transaction of its own. If an error leaves
+// open whether the statement was committed, exec wraps it with errUnanswered.
 func (s *Store) exec(ctx context.Context, statement string, args ...any) (sql.Result, error) {
 	return s.execOnce(ctx, s.render(statement), args...)
 }
 
-// execOnce is exec for a statement that is rendered already.
+// execOnce is exec for a statement that is already rendered.
 func (s *Store) execOnce(ctx context.Context, statement string, args ...any) (result sql.Result, err error) {
 	err = s.with(ctx, func(conn *sql.Conn) error {
 		result, err = conn.ExecContext(ctx, statement, args...)
@@ -221,7 +224,7 @@ func (s *Store) execOnce(ctx context.Context, statement string, args ...any) (re
 	return result, unanswered(err)
 }
 
-// execAgain is exec that is repeated if it lost to another transaction, and so was undone.
+// execAgain is exec for a statement that is retried if the server undid it because of another transaction.
 func (s *Store) execAgain(ctx context.Context, statement string, args ...any) (result sql.Result, err error) {
 	for failures := 1; ; failures++ {
 		result, err = s.exec(ctx, statement, args...)
@@ -232,9 +235,9 @@ func (s *Store) execAgain(ctx context.Context, statement string, args ...any) (r
 	}
 }
 
-// unanswered finds out what became of a change whose reply was lost. A reservation is decided again, because its nonce
-// finds the grant; any other change is made again only if it is certain that it was not made: an event without a fence,
-// such as a bust, would meet what came since.
+// unanswered finds out the outcome of a change whose reply was lost. A reservation is decided again, because its nonce
+// finds the grant. Any other change is retried only if it certainly was not made: an event without a fence, such as a
+// bust, would otherwise change a newer record.
 func (s *Store) unanswered(ctx context.Context, id store.ID, c *changed, event store.Event, cause error) error {
 	if event.Kind == store.EventReserve {
 		return fmt.Errorf("%w: %w", errRace, cause)
@@ -248,7 +251,7 @@ func (s *Store) unanswered(ctx context.Context, id store.ID, c *changed, event s
 		case err == nil && c.madeOf(&now):
 			return nil
 		case err == nil && c.unmadeOf(&now):
-			// Should it be under way still, one of the two finds another revision.
+			// If the first write is still running, one of the two writes finds another revision.
 			return fmt.Errorf("%w: %w", errRace, cause)
 		case err == nil:
 			return unavailable(cause)
@@ -260,14 +263,14 @@ func (s *Store) unanswered(ctx context.Context, id store.ID, c *changed, event s
 }
 
 const (
-	// askTimeout bounds how long it is asked what became of a write, for callers who would wait for longer.
+	// askTimeout bounds the time to find out the outcome of a write, for callers who would wait longer.
 	askTimeout = 30 * time.Second
-	// How long it is waited between two questions.
+	// askPause and maxAskPause bound the pause between two queries for the outcome.
 	askPause    = 20 * time.Millisecond
 	maxAskPause = time.Second
 )
 
-// madeOf reports whether the record is what the change made of it.
+// madeOf reports whether the record is now the result of the change.
 func (c *changed) madeOf(now *changed) bool {
 	if c.Effect == store.EffectRemove {
 		return !now.exists
@@ -275,12 +278,12 @@ func (c *changed) madeOf(now *changed) bool {
 	return now.exists && now.found.revision == c.wrote.revision
 }
 
-// unmadeOf reports whether the record is what it was before the change.
+// unmadeOf reports whether the record is still the same as before the change.
 func (c *changed) unmadeOf(now *changed) bool {
 	return now.exists == c.exists && (!c.exists || now.found.revision == c.found.revision)
 }
 
-// get reads a record as it stands, and the clock.
+// get reads the committed record, and the clock.
 func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now time.Time, err error) {
 	if err := errors.Join(left(ctx), s.ready()); err != nil {
 		return rec, now, err

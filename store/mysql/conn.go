@@ -16,56 +16,56 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 )
 
-// ErrReadOnlyNode is returned when a server takes no writes: it is a replica, which is behind the one that decides, or
-// is about to become one.
+// ErrReadOnlyNode is returned if a server accepts no writes: it is a
+// replica, which may lag behind the primary, or is about to become one.
 var ErrReadOnlyNode = errors.New("mysql: this server is read-only: it may be behind the one that decides; " +
 	"connect to the primary, or name all servers in the URL")
 
-// What a session of the store's own is set to, so that no call waits for long.
+// The settings of the store's own sessions, so that no call waits for long.
 const (
 	// lockWait is how many seconds a statement waits for a row that another transaction has locked.
 	lockWait = 1
-	// tableWait is the same for a table that is being changed.
+	// tableWait is how many seconds a statement waits for a table whose definition is being changed.
 	tableWait = 5
 )
 
-// setSession makes a session what the statements need. READ COMMITTED takes no locks on rows that are not there, and
-// sees what was committed a moment ago; with autocommit, a statement by itself is a transaction.
+// setSession and setIsolation prepare a session for the store's statements. READ COMMITTED takes no locks on rows that
+// do not exist, and sees the latest commits. With autocommit, each statement is a transaction of its own.
 var setSession = fmt.Sprintf(`SET SESSION autocommit = 1, innodb_lock_wait_timeout = %d, lock_wait_timeout = %d,
 	sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', character_set_client = utf8mb4,
 	character_set_connection = utf8mb4, character_set_results = utf8mb4`, lockWait, tableWait)
 
 const setIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 
-// The settings by which nodes of a cluster wait until they have what the others committed before they read. A node of
-// Galera that has lost its quorum still lets sessions be set: what it refuses is the question behind that.
+// The statements that make a cluster node wait, before each read, until it has the commits of the other nodes. A Galera
+// node that has lost its quorum still accepts the setting, but refuses askGalera, the statement after it.
 const (
 	setGaleraReads = `SET SESSION wsrep_sync_wait = 1`
 	askGalera      = `DO 1`
 	setGroupReads  = `SET SESSION group_replication_consistency = 'BEFORE'`
 )
 
-// selectNode asks what kind of node this is. SHOW also works where a variable is not known.
+// selectNode reads what kind of node this is. SHOW also works if a variable does not exist.
 const selectNode = `SHOW VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only',
 	'wsrep_on', 'group_replication_group_name', 'hostname', 'port', 'pseudo_thread_id', 'character_set_client')`
 
 // hostileSets are the character sets in which a character may end in a backslash. The driver puts values into the
-// statements, and escapes their quotes with one: there it would be part of a character, and the value run as SQL. It
-// looks at the parameter collation alone.
+// statements, and escapes their quotes with a backslash. In these sets the backslash could become part of a character,
+// and the value would run as SQL. The driver itself checks only the parameter collation.
 var hostileSets = []string{"big5", "cp932", "gb18030", "gb2312", "gbk", "sjis"}
 
-// session is a connection that the store has made. What does not change is known from its beginning.
+// session is a connection that the store made, with facts about it that do not change.
 type session struct {
 	driverConn
-	// number is the server's of the connection, and node which server that is.
+	// number is the server's number of the connection, and node identifies the server.
 	number int64
 	node   string
-	// made is what made it, and host to which of the hosts.
+	// made is the connector that made the connection, and host is the index of its host.
 	made *connector
 	host int32
 }
 
-// driverConn is what package database/sql uses of the driver's connections.
+// driverConn holds the methods of the driver's connections that package database/sql uses.
 type driverConn interface {
 	rawConn
 	sqldriver.ConnBeginTx
@@ -73,20 +73,21 @@ type driverConn interface {
 	sqldriver.SessionResetter
 }
 
-// connector makes connections to the first of several hosts that takes writes. It begins with the one that the last
-// connection was made to, so that all of them lead to the same node for as long as that one works.
+// connector makes connections to the first of several hosts that accepts writes. It starts with the host of the last
+// connection, so that all connections lead to the same node as long as that node works.
 type connector struct {
 	hosts []sqldriver.Connector
-	// session are the statements that set a session.
+	// session holds the statements that prepare a session.
 	session []string
 	current atomic.Int32 // the index of the host of the last connection
-	// overdue is how many calls in a row have run out of time on that host.
+	// overdue is the number of consecutive calls on that host that ran out of time.
 	overdue atomic.Int32
-	// rotates makes each connection one to the next host.
+	// rotates means that each connection is made to the next host.
 	rotates bool
 }
 
-// newConnector prepares connections to the hosts of a URL, changed by tune and then by the statements of the session.
+// newConnector prepares connections to the hosts of a URL. tune changes the settings of the driver, and session holds
+// the statements that prepare each session.
 func newConnector(where *location, tune func(*driver.Config), session ...string) (*connector, error) {
 	c := &connector{session: session}
 	for _, address := range where.addresses {
@@ -121,7 +122,7 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 			return conn, nil
 		}
 		if errors.Is(err, sqldriver.ErrBadConn) {
-			err = errors.New(err.Error()) // database/sql would connect twice more at once
+			err = errors.New(err.Error()) // otherwise database/sql would connect twice more at once
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil {
@@ -134,8 +135,8 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 // Driver implements the interface of package database/sql/driver.
 func (c *connector) Driver() sqldriver.Driver { return driver.MySQLDriver{} }
 
-// connectWithin makes a connection, in a part of the time that leaves as much to each host that is left: one that hangs
-// takes connections, and answers nothing.
+// connectWithin makes a connection, and leaves an equal part of the time for each remaining host: a host that hangs
+// accepts connections, and answers nothing.
 func (c *connector) connectWithin(ctx context.Context, left int, host sqldriver.Connector) (*session, error) {
 	limit := hostTimeout
 	if until, bounded := ctx.Deadline(); bounded && left == 1 {
@@ -148,11 +149,11 @@ func (c *connector) connectWithin(ctx context.Context, left int, host sqldriver.
 	return c.connect(ctx, host)
 }
 
-// hostTimeout is how long a host may take to let a session begin, if there is another one, or nobody who would leave:
-// a pool that is full connects on its own.
+// hostTimeout is how long a host may take to begin a session, if other hosts remain or the context has no deadline, as
+// when database/sql connects in the background for a full pool.
 const hostTimeout = 10 * time.Second
 
-// connect makes one connection, and sets its session.
+// connect makes one connection, and prepares its session.
 func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (*session, error) {
 	conn, err := host.Connect(ctx)
 	if err != nil {
@@ -165,7 +166,7 @@ func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (*ses
 	return newSession(conn, node)
 }
 
-// newSession notes what is known of a connection by the settings of its node.
+// newSession returns the session of a connection to a node with the given settings.
 func newSession(conn sqldriver.Conn, node map[string]string) (*session, error) {
 	full, ok := conn.(driverConn)
 	if !ok {
@@ -178,7 +179,8 @@ func newSession(conn sqldriver.Conn, node map[string]string) (*session, error) {
 	return &session{driverConn: full, number: number, node: node["hostname"] + ":" + node["port"]}, nil
 }
 
-// prepareSession sets a session, and refuses that of a node which takes no writes.
+// prepareSession runs the statements of a session, and returns the settings of its node. It returns an error if the
+// node accepts no writes, or if the character set of the connection is not safe.
 func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) (node map[string]string, err error) {
 	node, err = queryPairs(ctx, conn, selectNode)
 	if err != nil {
@@ -208,10 +210,10 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) 
 	return node, nil
 }
 
-// isOn reports whether a setting that can be off is not. Newer servers have names where others have 0 and 1.
+// isOn reports whether a setting has a value other than off. Newer servers use names where others use 0 and 1.
 func isOn(value string) bool { return value != "" && value != "0" && value != "OFF" }
 
-// queryPairs runs a SHOW of names and values on a connection that is not in a pool yet.
+// queryPairs runs a SHOW statement that returns names and values, on a connection of the driver.
 func queryPairs(ctx context.Context, conn sqldriver.Conn, statement string) (pairs map[string]string, err error) {
 	rows, err := conn.(sqldriver.QueryerContext).QueryContext(ctx, statement, nil)
 	if err != nil {
@@ -231,8 +233,8 @@ func queryPairs(ctx context.Context, conn sqldriver.Conn, statement string) (pai
 	}
 }
 
-// tuneOwn sets how the store's own connections are made. Values go into the statements, so that each call is one round
-// trip; rows count as affected if they were found; the server's limit on the size of a packet counts.
+// tuneOwn sets how the store's own connections are made. Values are put into the statements, so that each call takes
+// one round trip. Rows count as affected if they were found. The size of a packet is limited by the server's setting.
 func (s *Store) tuneOwn(config *driver.Config) {
 	config.InterpolateParams = true
 	config.ClientFoundRows = true
@@ -243,7 +245,8 @@ func (s *Store) tuneOwn(config *driver.Config) {
 	config.Logger = driverLog{s.logger}
 }
 
-// driverLog takes what the driver says, which is about connections that have died: whoever used one gets an error too.
+// driverLog logs the messages of the driver at debug level. They
+// are about dead connections, whose users also get an error.
 type driverLog struct{ *slog.Logger }
 
 // Print implements the interface of the driver.
@@ -259,7 +262,7 @@ func openPool(c *connector, o *options) *sql.DB {
 	return db
 }
 
-// idle is how many connections a pool keeps that are not used.
+// idle returns the number of unused connections that a pool keeps.
 func (o *options) idle() int {
 	if o.spread {
 		return -1
@@ -267,16 +270,17 @@ func (o *options) idle() int {
 	return o.connections
 }
 
-// maxIdle is how long a connection is kept that is not used.
+// maxIdle is how long an unused connection is kept.
 const maxIdle = 5 * time.Minute
 
-// attempts is how often a call is made that did not get through: the connections of a pool turn out dead together, and
-// a node that refuses writes is left for the next one.
+// attempts is the most times that a call is made if nothing was written: the connections of a pool often turn out dead
+// together, and a node that refuses writes is left for the next one.
 const attempts = 3
 
-// with calls a function with a connection of the store's own, again with another one if nothing was sent. The
-// connection to a node that takes no writes is closed. Where none can be made all hosts were asked, and are not asked
-// again: in an outage that would multiply what they have to refuse.
+// with calls a function with a connection of the store's own, and retries with another
+// connection if nothing was written. It closes the connection to a node that accepts no
+// writes. If no connection can be made, all hosts were already tried, and with does not
+// retry: in an outage retries would multiply the connections that the hosts have to refuse.
 func (s *Store) with(ctx context.Context, do func(conn *sql.Conn) error) error {
 	for attempt := 1; ; attempt++ {
 		conn, err := take(ctx, &s.ownGate, s.own)
@@ -300,16 +304,16 @@ func (s *Store) once(conn *sql.Conn, do func(conn *sql.Conn) error) error {
 	if on != nil && on.hangs(err) {
 		s.leaveNode()
 	}
-	_ = conn.Close() // it goes back to its pool
+	_ = conn.Close() // this returns it to its pool
 	return err
 }
 
 // discard makes the pool close a connection.
 func discard(conn *sql.Conn) {
-	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // this is how
+	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // database/sql closes it because of this error
 }
 
-// leaveNode closes the connections that are idle, which lead to the node that one of them has found unfit.
+// leaveNode closes the idle connections, which lead to a node that turned out to be unfit.
 func (s *Store) leaveNode() {
 	pools := []*sql.DB{s.own}
 	if s.opened {
@@ -321,12 +325,12 @@ func (s *Store) leaveNode() {
 	}
 }
 
-// hangsAfter is how many calls in a row run out of time before their node counts as one that hangs.
+// hangsAfter is how many consecutive calls run out of time before their node counts as hanging.
 const hangsAfter = 2
 
-// hangs notes how a call ended, and reports whether its node is left, because there calls run out of time one after the
-// other: it may answer those who connect and none who writes, as a node of Galera does that is copied. On one that is
-// slow alone some calls come back.
+// hangs records how a call ended, and reports whether its node is left because consecutive
+// calls ran out of time. Such a node may accept connections and answer no writes, as a Galera
+// node does while another node copies it. On a node that is only slow, some calls succeed.
 func (s *session) hangs(err error) bool {
 	c := s.made
 	switch {
@@ -342,7 +346,7 @@ func (s *session) hangs(err error) bool {
 	return c.current.CompareAndSwap(s.host, (s.host+1)%int32(len(c.hosts)))
 }
 
-// sessionOf is the session of a connection of the store's own.
+// sessionOf returns the session of a connection of the store's own, or nil.
 func sessionOf(conn *sql.Conn) (s *session) {
 	_ = conn.Raw(func(raw any) error {
 		s, _ = raw.(*session)

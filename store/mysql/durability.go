@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The questions about what a server keeps. SHOW also answers where a variable is not known: those of semi-synchronous
-// replication have two names, and on MySQL none until the plugin is there.
+// The queries for what a server keeps. SHOW also works if a variable does not exist: the variables of semi-synchronous
+// replication have two names, and MySQL has none of them until the plugin is installed.
 const (
 	selectSettings = `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog',
 		'log_bin', 'binlog_format', 'innodb_doublewrite', 'wsrep_on', 'group_replication_group_name',
@@ -20,18 +20,18 @@ const (
 		'rpl_semi_sync_master_wait_point', 'rpl_semi_sync_source_wait_point')`
 	selectStatusOfReplicas = `SHOW GLOBAL STATUS WHERE Variable_name IN ('slaves_connected',
 		'rpl_semi_sync_master_status', 'rpl_semi_sync_source_status', 'wsrep_cluster_size')`
-	// selectDumps counts the replicas that are connected; a user without the privilege PROCESS sees none.
+	// selectDumps counts the connected replicas. A user without the privilege PROCESS sees none.
 	selectDumps = `SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'`
 )
 
-// topology is what the settings of a server say about commits that it has acknowledged.
+// topology holds the settings of a server that decide whether it can lose commits that it has acknowledged.
 type topology struct {
 	settings map[string]string
-	// replicas is how many copies are connected that a fail-over could go to, as far as the user may see.
+	// replicas is the number of connected replicas that a fail-over could go to, as far as the user may see them.
 	replicas int
 }
 
-// value is that of a setting, by one of its names.
+// value returns the value of a setting, by one of its names.
 func (t *topology) value(names ...string) string {
 	for _, name := range names {
 		if value := t.settings[name]; value != "" {
@@ -46,12 +46,12 @@ func (t *topology) certified() bool {
 	return t.value("wsrep_on") == "ON" || t.value("group_replication_group_name") != ""
 }
 
-// errStatementLog is returned for a server that the store cannot work with.
+// errStatementLog is returned for a server whose binary log has a format that the store cannot work with.
 var errStatementLog = errors.New("binlog_format is STATEMENT, with which the server refuses writes at " +
 	"READ COMMITTED: set it to ROW or MIXED")
 
-// checkDurability says what the server's settings mean for commits that it has acknowledged, before a caller relies on
-// them.
+// checkDurability logs a warning for each way in which the server can lose commits that it has acknowledged, or returns
+// an error if an option forbids it. It runs when the store is opened, before a caller relies on such commits.
 func (s *Store) checkDurability(ctx context.Context) error {
 	t, err := s.topology(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Store) checkDurability(ctx context.Context) error {
 	return nil
 }
 
-// topology asks the server.
+// topology reads the settings and the number of replicas from the server.
 func (s *Store) topology(ctx context.Context) (*topology, error) {
 	t := &topology{settings: make(map[string]string)}
 	for _, statement := range []string{selectSettings, selectStatusOfReplicas} {
@@ -99,8 +99,9 @@ func (s *Store) topology(ctx context.Context) (*topology, error) {
 	return t, err
 }
 
-// crashRisks lists what a crash of the server or of its machine can lose. The members of a cluster crash one by one
-// without a loss, as each commit is with the others; all of them together, as at a power cut, is what is meant there.
+// crashRisks lists what a crash of the server or of its machine can lose. A cluster
+// loses nothing if its members crash one by one, because the other members have
+// each commit. There the risk is a crash of all members at once, as in a power cut.
 func (t *topology) crashRisks() (risks []string) {
 	where := "a crash of the machine"
 	if t.certified() {
@@ -123,7 +124,7 @@ func (t *topology) crashRisks() (risks []string) {
 	return risks
 }
 
-// longTimeout is how long a server has to wait for replicas, at least, so that it counts as waiting.
+// longTimeout is the shortest time that a server must wait for replicas to count as waiting.
 const longTimeout = time.Hour
 
 // failOverRisks lists what a fail-over to a replica can lose.
@@ -151,7 +152,7 @@ func (t *topology) failOverRisks() (risks []string) {
 	return risks
 }
 
-// mayHaveReplicas reports whether there may be replicas that the user does not see.
+// mayHaveReplicas reports whether there may be replicas that the user cannot see.
 func (t *topology) mayHaveReplicas() bool {
 	return !t.certified() && t.replicas == 0 && t.value("log_bin") == "ON" &&
 		t.value("slaves_connected") == "" &&

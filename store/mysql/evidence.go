@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements about what is kept beside the records. Each goes by an index.
+// The statements for late completions and external events. Each uses an index.
 const (
 	insertLateCompletion = `INSERT INTO @late_completion (hash, id, attempt, at, record) VALUES (?, ?, ?, ?, ?)`
 	selectLateCompletion = `SELECT e.attempt, e.at, e.record FROM @late_completion e WHERE e.hash = ?
@@ -74,7 +74,7 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bo
 	return err == nil, err
 }
 
-// eventHash names what is known by the source and the scope of an event, and a text of its own.
+// eventHash returns the hash of an event's source and scope and a text.
 func eventHash(e *store.ExternalEvent, text string) [32]byte {
 	var b []byte
 	for _, part := range []string{e.Source, e.Scope, text} {
@@ -148,7 +148,7 @@ func (s *Store) purge(ctx context.Context, statement string, age time.Duration, 
 	return int(n), unavailable(err)
 }
 
-// notNull is an empty value for none.
+// notNull returns an empty value in place of nil.
 func notNull(value []byte) []byte {
 	if value == nil {
 		return []byte{}

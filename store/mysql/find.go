@@ -8,19 +8,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements by which records are found. Those of one provider's id are looked through up to a bound: there are
-// few.
+// The statements that find records. selectProvider is bounded, because few records carry the same provider's ID.
 const (
 	selectHash     = `SELECT ` + columns + ` FROM @record r WHERE r.hash = ?`
 	selectProvider = `SELECT DISTINCT ` + columns + ` FROM @provider p JOIN @record r ON r.hash = p.hash
 		WHERE p.name = ? ORDER BY r.created_at DESC LIMIT 1000`
 )
 
-// The statements about the ids of providers, which have a table of their own: few records carry one, and an index of
-// them in the table of records would cost all others as well. An entry comes before the write by which the record
-// carries the id, or in the same transaction, so that none is missing. One that is too much is of no use and does no
-// harm. Entries name the attempt: when a record is gone its tokens are not used again, so that whatever is there with
-// them can go at any time, also if the key has another record by then.
+// The statements for the IDs of providers. The IDs have a table of their own: few records carry one,
+// and an index in the table of records would slow down all records. An entry is written before the
+// record carries the ID, or in the same transaction, so that no entry is missing. An entry without a
+// record does no harm. Entries name the attempt: the tokens of a removed record are never used again,
+// so entries with these tokens can be removed at any time, even while the key gets another record.
 const (
 	insertProvider = `INSERT INTO @provider (name, hash, attempt) VALUES (?, ?, ?)
 		ON DUPLICATE KEY UPDATE attempt = ?`
@@ -28,7 +27,8 @@ const (
 		WHERE r.hash IS NULL AND p.attempt <= ? AND p.hash IN `
 )
 
-// newProvider is the id of a provider that a record is about to carry, or none if there is an entry of it.
+// newProvider returns the name of the provider's ID that a record
+// is about to carry, and whether an entry has to be added.
 func newProvider(before, after *store.Record) (name []byte, isNew bool) {
 	if after.ProviderID == "" || after.ProviderID == before.ProviderID && after.Attempt == before.Attempt {
 		return nil, false
@@ -36,7 +36,7 @@ func newProvider(before, after *store.Record) (name []byte, isNew bool) {
 	return providerName(after.ProviderID), true
 }
 
-// noteProvider makes the entry of a record that is about to carry the id of a provider.
+// noteProvider adds an entry for a record that is about to carry the ID of a provider.
 func (s *Store) noteProvider(ctx context.Context, before, after *store.Record) error {
 	name, isNew := newProvider(before, after)
 	if !isNew {
@@ -45,12 +45,12 @@ func (s *Store) noteProvider(ctx context.Context, before, after *store.Record) e
 	hash := after.ID.HashBytes()
 	_, err := s.execAgain(ctx, insertProvider, name, hash[:], after.Attempt, after.Attempt)
 	if errors.Is(err, errUnanswered) {
-		_, err = s.execAgain(ctx, insertProvider, name, hash[:], after.Attempt, after.Attempt) // which can be repeated
+		_, err = s.execAgain(ctx, insertProvider, name, hash[:], after.Attempt, after.Attempt) // it can be repeated
 	}
 	return err
 }
 
-// notingProvider is noteProvider in a transaction.
+// notingProvider returns the statements that do the same as noteProvider in a transaction.
 func (s *Store) notingProvider(before, after *store.Record) []statement {
 	name, isNew := newProvider(before, after)
 	if !isNew {
@@ -60,8 +60,8 @@ func (s *Store) notingProvider(before, after *store.Record) []statement {
 	return []statement{stmt(s.render(insertProvider), name, hash[:], after.Attempt, after.Attempt)}
 }
 
-// forgetProvider removes the entries of records that are gone, with tokens up to the largest. Should it fail, an entry
-// stays that does no harm: the records are removed all the same, and that is what the caller is told.
+// forgetProvider removes the entries of removed records, with tokens up to largest. It ignores errors: the records are
+// removed anyway, and an entry that stays does no harm.
 func (s *Store) forgetProvider(ctx context.Context, largest int64, hashes ...any) {
 	_, _ = s.execOnce(ctx, s.renderOnce(deleteProviders+marks(len(hashes))), append([]any{largest}, hashes...)...)
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The writes of an owner that cost one round trip, because nothing has to be read for them.
+// The writes of an attempt's owner that take one round trip, because they need no read.
 const (
-	// extendRecord is a heartbeat: it changes one column.
+	// extendRecord is a heartbeat. It changes only the revision and the end of the lease.
 	extendRecord = `UPDATE @record SET revision = ?, due = @now + ?
 		WHERE hash = ? AND attempt = ? AND revision = ? AND NOT @read_only`
-	// completeRecord stores the answer of an attempt whose record is still what was granted. The expiry comes back as the
-	// id of an insert does.
+	// completeRecord stores the answer of an attempt whose record is
+	// unchanged since the grant. The expiry is returned as the insert ID.
 	completeRecord = `UPDATE @record SET revision = ?, state = ?, due = LAST_INSERT_ID(@now + ?),
 			settled_at = @now, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ? AND NOT @read_only`
 )
 
-// maxGranted is how many grants are remembered: more handlers than that do not run at once in one process, or complete
-// with one more round trip.
+// maxGranted is the most grants that are remembered. If a process runs
+// more handlers at once, some of them complete with one more round trip.
 const maxGranted = 4096
 
-// granted remembers the records of attempts that this process owns, as they were granted, but for their leases. A
-// record at the same attempt and revision is the same, so that an owner can write to it without reading it first.
+// granted remembers the records of the attempts that this process owns, as they were granted, except for their leases.
+// A record with the same attempt and revision is unchanged, so its owner can write to it without reading it first.
 type granted struct {
 	mu      sync.Mutex
 	records map[store.Claim]grantedRecord
@@ -50,7 +50,7 @@ func (g *granted) add(rec *store.Record, revision int64) {
 	g.records[store.Claim{ID: rec.ID, Attempt: rec.Attempt}] = grantedRecord{*rec, revision}
 }
 
-// take returns what was granted, and forgets it: whatever comes next changes the record.
+// take returns a grant, and forgets it: the next write changes the record.
 func (g *granted) take(c store.Claim) (grantedRecord, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -59,8 +59,8 @@ func (g *granted) take(c store.Claim) (grantedRecord, bool) {
 	return found, ok
 }
 
-// extendAtOnce is a heartbeat in one round trip. It reports false if that did not change the record, or if it is not
-// known whether it did: the state machine then says why, or does it.
+// extendAtOnce extends a lease in one round trip. It reports false if that did not change the record, or if the outcome
+// is not known. The caller then uses the state machine, which extends the lease or returns the reason.
 func (s *Store) extendAtOnce(ctx context.Context, c store.Claim, lease time.Duration) bool {
 	owned, ok := s.granted.take(c)
 	if !ok || lease < store.ClockStep {
@@ -74,8 +74,8 @@ func (s *Store) extendAtOnce(ctx context.Context, c store.Claim, lease time.Dura
 	return true
 }
 
-// completeAtOnce stores an answer in one round trip. It reports false if that did not change the record, or if it is
-// not known whether it did: the state machine then finds out.
+// completeAtOnce stores an answer in one round trip. It reports false if that did not change the record, or if the
+// outcome is not known. The caller then uses the state machine.
 func (s *Store) completeAtOnce(
 	ctx context.Context, c store.Claim, done *store.Completion,
 ) (expires time.Time, completed bool) {

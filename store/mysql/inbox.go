@@ -13,15 +13,15 @@ var _ inbox.Store = (*Store)(nil)
 
 // The statements of the inbox.
 const (
-	// rememberEvent waits for another transaction that has noted the same and has not ended. How many rows it says to have
-	// written depends on the connection; the id of the insert tells.
+	// rememberEvent waits for another transaction that has recorded the same event and has not ended. The number of
+	// affected rows depends on the settings of the connection, so the insert ID shows whether the row existed.
 	rememberEvent = `INSERT INTO @inbox (event_id, consumer, applied_at) VALUES (?, ?, @now)
 		ON DUPLICATE KEY UPDATE applied_at = IF(LAST_INSERT_ID(?), applied_at, applied_at)`
 	selectEvents = `SELECT consumer, applied_at FROM @inbox WHERE event_id = ? ORDER BY consumer`
 	purgeEvents  = `DELETE FROM @inbox WHERE applied_at < @now - ? ORDER BY applied_at LIMIT ?`
 )
 
-// found is the id of an insert that has found its row. No table counts as far.
+// found is the insert ID that means that the row already existed. No table counts that far.
 const found int64 = 0x6f6e636577617264
 
 // RememberEvent implements [inbox.Store].

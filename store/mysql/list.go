@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// selectPage walks the primary key from where the last page ended. Nothing is indexed by scope or operation: the walk
-	// passes by those of others.
+	// selectPage walks the primary key from the end of the last page. Scope
+	// and operation have no index: the walk skips the records of others.
 	selectPage = `SELECT ` + columns + ` FROM @record r FORCE INDEX (PRIMARY) WHERE r.hash > ?`
-	// selectOpen is for the records that workers look for again and again, which are few among many: by their state.
+	// selectOpen finds the records that workers repeatedly look for by their state, because they are few among many.
 	selectOpen = `SELECT ` + columns + ` FROM @record r FORCE INDEX (due) WHERE r.hash > ?`
 
 	selectCounts  = `SELECT r.state, COUNT(*) FROM @record r FORCE INDEX (due) GROUP BY r.state`
@@ -24,8 +24,8 @@ const (
 		WHERE r.state IN (?, ?) AND r.due <= @now`
 )
 
-// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope or an operation, it looks
-// through all records, or all of the state.
+// List implements [store.Lister]. It returns records in the order of their hashes. If the filter has a scope or an
+// operation, List reads all records, or all records in the state of the filter.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	limit := store.MaxPage
 	if f.Limit > 0 {
@@ -46,7 +46,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 		statement = selectOpen
 	}
 	if f.Scope != "" {
-		// Without the tag of its key, an ID is what all IDs of its scope begin with.
+		// An ID without the tag of its key is the prefix of all IDs of its scope.
 		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
 		conditions.WriteString(` AND SUBSTRING(r.record, 25 + CONV(HEX(LEFT(r.record, 4)), 16, 10), ?) = ?`)
 		args = append(args, len(prefix)-1, prefix[:len(prefix)-1])
@@ -61,7 +61,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 		conditions.WriteString(` AND r.due <= @now`)
 	}
 	statement += conditions.String() + ` ORDER BY r.hash LIMIT ?`
-	// A page that is not full is the last: those whose names cannot be read do not count.
+	// A page that is not full is the last page. Records whose IDs cannot be read do not count.
 	for passed := 0; ; {
 		found, damaged, err := s.readable(ctx, statement, append(args, limit+passed)...)
 		if err != nil || damaged <= passed || len(found) >= limit {
@@ -71,14 +71,14 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	}
 }
 
-// summaries runs a query for the columns of records, and returns these without their content.
+// summaries runs a query for the columns of records, and returns the records without their content.
 func (s *Store) summaries(ctx context.Context, statement string, args ...any) ([]store.Record, error) {
 	found, _, err := s.readable(ctx, statement, args...)
 	return found, err
 }
 
-// readable is summaries that also says how many there are whose names cannot be read. They keep nobody from the others;
-// an operator is told.
+// readable is summaries that also returns the number of records whose IDs
+// cannot be read. Each of them is logged, and the other records are returned.
 func (s *Store) readable(
 	ctx context.Context, statement string, args ...any,
 ) (found []store.Record, damaged int, err error) {
@@ -146,8 +146,8 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return stats, err
 }
 
-// query runs a statement that reads, and calls a function with each of its rows. It is repeated on another connection
-// only if nothing was sent.
+// query runs a statement that reads, and calls a function with each of its rows.
+// The statement is retried on another connection only if nothing was sent.
 func (s *Store) query(ctx context.Context, statement string, args []any, each func(rows *sql.Rows) error) error {
 	if err := errors.Join(left(ctx), s.ready()); err != nil {
 		return err

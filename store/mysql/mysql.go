@@ -1,16 +1,16 @@
-// Package mysql keeps records in MySQL 8 or MariaDB 10.11, alone or in a cluster that certifies at commit, such as
-// Galera.
+// Package mysql keeps records in MySQL 8 or MariaDB 10.11, on one
+// server or in a cluster that certifies at commit, such as Galera.
 //
-// It rests on the primary key alone: a reservation is one INSERT, and every other write names the attempt and the
-// revision that it was decided on. Nothing is locked between two statements, nothing waits for long, and no lock of the
-// server's own is used, because those are per node. A transactional handler's writes, its claim and its answer are one
-// transaction.
+// It relies on the primary key alone: a reservation is one INSERT, and every other write names the attempt and the
+// revision that it was decided on. Outside of the transactions that run a caller's work, no record is locked between
+// two statements. Nothing waits for long, and no named lock of the server is used, because such locks are per node. The
+// writes of a transactional handler, its claim and its answer are one transaction.
 //
 //	store, err := mysql.Open(ctx, "mysql://user:password@host:3306/database")
 //
-// Handlers take their transaction with [onceward.Tx], as a *sql.Tx. [New] runs them on a *sql.DB of the application.
+// Handlers get their transaction from [onceward.Tx], as a *sql.Tx. [New] runs them on a *sql.DB of the application.
 //
-// It is tested on MariaDB and on Galera. For MySQL it is written, and not run there.
+// It is tested on MariaDB and on Galera. It is written for MySQL too, but not tested there.
 package mysql
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises all of these.
+// Store implements all of these interfaces.
 var (
 	_ store.Store                = (*Store)(nil)
 	_ store.Waiter               = (*Store)(nil)
@@ -52,30 +52,30 @@ type Store struct {
 	options options
 	logger  *slog.Logger
 
-	// handlers is where the connections of transactions come from; opened says that the store opened it.
+	// handlers is the pool of the connections for transactions. opened means that the store opened it.
 	handlers *sql.DB
 	opened   bool
 	transactions
-	// ownGate and handlersGate let one connection at a time be made in each pool while the server cannot be reached.
+	// ownGate and handlersGate let each pool make one connection at a time while the server cannot be reached.
 	ownGate, handlersGate redial.Gate
-	// own is for everything else, so that settling never waits for a connection that a handler holds.
+	// own is the pool for everything else, so that settling never waits for a connection that a handler holds.
 	own *sql.DB
 
 	location *location
 
-	// where says where the tables are, and what the time is; a test that moves the clock replaces it.
+	// where holds the names of the tables and the clock expression. A test that moves the clock replaces it.
 	where  atomic.Pointer[rendering]
 	closed atomic.Bool
 	waits  sqltx.Waits
-	// granted is what this process owns.
+	// granted holds the records of the attempts that this process owns.
 	granted granted
-	// floor is the largest token of what was removed, as far as this process had to learn it: see [Store.token].
+	// floor is the largest token of the removed records, as far as this process has read it: see [Store.token].
 	floor atomic.Int64
 }
 
-// insertNew makes a record in one round trip. Its time is that of the server, of which its token is made, and comes back
-// as the id of the insert. Nothing is inserted where the token is not above all tokens that were removed, nor on a
-// server that is to be read-only: its administrators could still write there.
+// insertNew creates a record in one round trip. Its time is the server's time, from which its token is made, and it is
+// returned as the insert ID. Nothing is inserted if the token is not above all removed tokens, or if the server is
+// read-only: its administrators could still write there.
 var insertNew = fmt.Sprintf(`INSERT INTO @record
 		(hash, attempt, revision, state, due, created_at, settled_at, record, content)
 	SELECT ?, @now DIV %[1]d * %[2]d + ?, ?, ?, LAST_INSERT_ID(@now) + ?, @now, 0, ?, ?
@@ -116,13 +116,13 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	return c.Verdict(), err
 }
 
-// decideAgain reports whether an insert met something that is to be looked at: a record that is there, another insert
-// at the same moment, or the loss of its own reply.
+// decideAgain reports whether a failed insert has to be decided from what is stored: the record exists, another insert
+// ran at the same moment, no row was inserted, or the reply was lost.
 func (s *Store) decideAgain(err error) bool {
 	return duplicate(err) || undone(err) || errors.Is(err, errRace) || errors.Is(err, errUnanswered)
 }
 
-// insertNew makes a record that does not exist.
+// insertNew creates a record that does not exist.
 func (s *Store) insertNew(ctx context.Context, r *store.Reservation, rec store.Record) (v store.Verdict, err error) {
 	lease := r.Lease.Truncate(store.ClockStep)
 	w, draw := encode(&rec), store.TokenDraw()
@@ -143,8 +143,8 @@ func (s *Store) insertNew(ctx context.Context, r *store.Reservation, rec store.R
 	return store.Verdict{Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: rec, Now: now}, nil
 }
 
-// inFlight answers a reservation whose record is in the hands of a transaction: by what is committed if that decides
-// it, or else as in progress.
+// inFlight answers a reservation whose record is held by a transaction. If the committed record decides the reservation
+// without a write, the answer is that decision, and otherwise that the operation is in progress.
 func (s *Store) inFlight(ctx context.Context, event store.Event, cause error) (store.Verdict, error) {
 	rec, now, err := s.get(ctx, event.Reservation.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -171,8 +171,8 @@ func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) 
 	return s.Methods.Extend(ctx, c, lease)
 }
 
-// Complete implements [store.Store]. An answer that does not fit into a packet is stored without its body: it is not
-// replayed, and it is known that the operation is done.
+// Complete implements [store.Store]. An answer that does not fit into a packet is stored without its body: it cannot be
+// replayed, but the operation is known to be done.
 func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 	if err := errors.Join(s.writable(), left(ctx)); err != nil {
 		return time.Time{}, err
@@ -199,7 +199,7 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	return rec, err
 }
 
-// settle applies an event, and wakes those who wait for the record if it is no longer in progress.
+// settle applies an event, and wakes the callers that wait for the record if the attempt is no longer in progress.
 func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (store.Applied, error) {
 	s.granted.take(store.Claim{ID: id, Attempt: event.Attempt})
 	c, err := s.change(ctx, id, event)

@@ -13,11 +13,11 @@ import (
 
 var _ natural.Store = (*Store)(nil)
 
-// lockName takes the lock of a row until the transaction ends, and makes the row if it is not there.
+// lockName locks a row until the transaction ends, and creates the row if it does not exist.
 const lockName = `INSERT INTO @lock (name, number) VALUES (?, @now) ON DUPLICATE KEY UPDATE number = @now`
 
-// LockName implements [natural.Store]. It waits for another transaction for as long as the session waits for a row. On
-// a cluster, of two nodes that lock the same name, one is refused at its commit.
+// LockName implements [natural.Store]. It waits for another transaction as long as the session waits for a row. If two
+// nodes of a cluster lock the same name, one of them is refused at its commit.
 func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
 	if tx == nil {
 		return errNoTx
@@ -26,7 +26,8 @@ func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
 	return err
 }
 
-// UpsertRow implements [natural.Store]. An insert that finds its row locks it, so that what is decided then stays true.
+// UpsertRow implements [natural.Store]. An insert that finds its row locks
+// the row, so that the decision stays valid until the transaction ends.
 func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
 	if tx == nil {
 		return 0, errNoTx
@@ -70,7 +71,7 @@ func upsert(ctx context.Context, tx *sql.Tx, u *natural.Upsert) (natural.Outcome
 	return natural.OutcomeUpdated, err
 }
 
-// insertion inserts a row, or finds it and changes nothing.
+// insertion returns the statement that inserts a row, or finds it and changes nothing.
 func insertion(u *natural.Upsert) (text string, args []any) {
 	var names []string
 	for _, column := range slices.Concat(u.Key, u.Values) {
@@ -82,7 +83,7 @@ func insertion(u *natural.Upsert) (text string, args []any) {
 		tableOf(u), strings.Join(names, ", "), marks(len(names)), key, key, key), append(args, found)
 }
 
-// look asks whether a row is final, and locks it.
+// look returns the statement that reads whether a row is final, and locks it.
 func look(u *natural.Upsert) (text string, args []any) {
 	final := `0`
 	if u.Final != "" {
@@ -93,7 +94,7 @@ func look(u *natural.Upsert) (text string, args []any) {
 	return fmt.Sprintf(`SELECT %s FROM %s WHERE %s FOR UPDATE`, final, tableOf(u), where), append(args, values...)
 }
 
-// change gives a row its values.
+// change returns the statement that sets the values of a row.
 func change(u *natural.Upsert) (text string, args []any) {
 	var values []string
 	for _, column := range u.Values {
@@ -104,7 +105,7 @@ func change(u *natural.Upsert) (text string, args []any) {
 	return fmt.Sprintf(`UPDATE %s SET %s WHERE %s`, tableOf(u), strings.Join(values, ", "), where), append(args, keys...)
 }
 
-// keyOf is the condition by which the row is found.
+// keyOf returns the condition that finds the row.
 func keyOf(u *natural.Upsert) (where string, args []any) {
 	var conditions []string
 	for _, column := range u.Key {
@@ -125,8 +126,8 @@ func tableOf(u *natural.Upsert) string {
 const selectUnique = `SELECT INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS
 	WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ? AND NON_UNIQUE = 0 AND SUB_PART IS NULL`
 
-// requireUnique refuses a key that the table does not keep unique: of two that insert, both would. The server would
-// take it. That a key is unique is remembered.
+// requireUnique refuses a key that the table does not keep unique. The server would accept such a key, and of two
+// concurrent upserts both would insert a row. A key that is unique is remembered.
 func (s *Store) requireUnique(ctx context.Context, tx *sql.Tx, u *natural.Upsert) error {
 	var key []string
 	for _, column := range u.Key {

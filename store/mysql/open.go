@@ -17,19 +17,19 @@ import (
 )
 
 // Open connects to the database at a URL, such as mysql://user:password@host1:3306,host2:3306/database, or by a data
-// source name of the driver, and creates or updates its tables, unless [WithManualMigration] or [WithReadOnly] says
-// otherwise. Of several hosts it uses the first that takes writes, and another one when that fails. It logs a warning
-// if the server is configured to lose commits.
+// source name of the driver. It creates or updates the tables, unless [WithManualMigration] or [WithReadOnly] is set.
+// Of several hosts it uses the first that accepts writes, and another one when that host fails. It logs a warning if
+// the server is configured in a way that can lose commits.
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 	return open(ctx, nil, url, options)
 }
 
-// New makes a store that runs transactional handlers on connections of db, which stays the caller's to close, after the
-// store. For everything else the store opens a few connections of its own at the URL, which leads to the same database:
-// a *sql.DB does not tell how it connects, and settling must not wait for a connection that a handler holds.
+// New returns a store that runs transactional handlers on connections of db. The caller closes db, after the store. For
+// everything else the store opens a few connections of its own to the URL, which leads to the same database: a *sql.DB
+// does not reveal how it connects, and settling must not wait for a connection that a handler holds.
 //
-// Transactions leave a quarter of db free, at least one connection of several, for what handlers ask it beside their
-// transactions: see [DB].
+// Transactions leave a quarter of db free, at least one connection of several,
+// for the queries of handlers outside of their transactions: see [DB].
 func New(ctx context.Context, db *sql.DB, url string, options ...Option) (*Store, error) {
 	return open(ctx, db, url, options)
 }
@@ -54,7 +54,7 @@ func open(ctx context.Context, handlers *sql.DB, url string, with []Option) (*St
 	return s, nil
 }
 
-// openServer opens the store's own connections, and finds out where the tables are, or are to be.
+// openServer opens the store's own connections, and finds out which database the tables belong to.
 func openServer(ctx context.Context, url string, with []Option) (*Store, error) {
 	s := &Store{options: defaults()}
 	s.Apply = s.settle
@@ -77,7 +77,7 @@ func openServer(ctx context.Context, url string, with []Option) (*Store, error) 
 	return s, nil
 }
 
-// findTables finds out in which database the tables are, or are to be.
+// findTables finds out which database the tables belong to.
 func (s *Store) findTables(ctx context.Context) error {
 	where := names{prefix: s.options.prefix, clock: serverClock}
 	if err := sqltx.CheckPrefix("mysql", where.prefix); err != nil {
@@ -95,10 +95,10 @@ func (s *Store) findTables(ctx context.Context) error {
 	return nil
 }
 
-// rendering keeps the statements as they are sent.
+// rendering keeps the statements with the names of the tables put in.
 type rendering struct {
 	names    names
-	rendered sync.Map // of strings, by what was written in the program
+	rendered sync.Map // the rendered texts, by their texts in the program
 }
 
 func (s *Store) start(ctx context.Context) error {
@@ -123,30 +123,31 @@ func (s *Store) start(ctx context.Context) error {
 const (
 	writeProof = `INSERT INTO @lock (name, number) VALUES (?, ?)`
 	readProof  = `SELECT l.number FROM @lock l WHERE l.name = ?`
-	// proofWait is how long the node of a cluster may take to have what another one has committed.
+	// proofWait is how long a cluster node may take to have what another node has committed.
 	proofWait = 5 * time.Second
-	// selectServer asks which server it is, and of which cluster. SHOW also answers where a variable is not known.
+	// selectServer reads which server it is, and of which cluster. SHOW also works if a variable does not exist.
 	selectServer = `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'server_uid', 'hostname', 'port', 'server_id',
 		'wsrep_on', 'wsrep_cluster_name', 'group_replication_group_name')`
 )
 
-// identity is what a server says of itself.
+// identity holds the variables that identify a server.
 type identity map[string]string
 
 func (i identity) String() string {
 	return fmt.Sprintf("%s:%s, server %s", i["hostname"], i["port"], i["server_id"])
 }
 
-// clusterOf reports whether two servers are nodes of one cluster, each of which has what another one has committed.
+// clusterOf reports whether two servers are nodes of one cluster, in which each node gets the commits of the others.
 func (i identity) clusterOf(other identity) bool {
 	group, galera := "group_replication_group_name", "wsrep_cluster_name"
 	return i[group] != "" && i[group] == other[group] ||
 		i["wsrep_on"] == "ON" && other["wsrep_on"] == "ON" && i[galera] == other[galera]
 }
 
-// proveSameServer proves that the connections of handlers and the store's own lead to the same tables: to one server, or to
-// nodes of a cluster, and what one of them writes another one reads. Reading alone proves nothing of two servers, because
-// a replica has what was written a moment later.
+// proveSameServer checks that the connections of handlers and the store's own connections lead to the same tables: to
+// one server, or to nodes of one cluster. A row that is written on one connection must be readable on the other. If the
+// servers are not in one cluster, reading the row does not prove that they are the same server, because a replica has
+// the row a moment later. So their identities are compared too.
 func (s *Store) proveSameServer(ctx context.Context) error {
 	number := newRevision()
 	name := lockOf("proof", binary.BigEndian.AppendUint64(nil, uint64(newRevision())))
@@ -177,14 +178,14 @@ func (s *Store) proveSameServer(ctx context.Context) error {
 	}
 }
 
-// readProof looks for what was written, as a handler does: in a transaction, which a proxy in between leads to the server
-// that takes writes. It reports whether the two servers are nodes of a cluster, where it may come later.
+// readProof reads the row in a transaction, as a handler does: a proxy in between leads transactions to the server that
+// accepts writes. It reports whether the two servers are nodes of one cluster, where the row may arrive later.
 func (s *Store) readProof(ctx context.Context, read string, number int64, own identity) (joined bool, err error) {
 	tx, err := s.handlers.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = tx.Rollback() }() // it has only read
+	defer func() { _ = tx.Rollback() }() // nothing was written
 	found, server := int64(0), make(identity)
 	if err := server.read(ctx, tx); err != nil {
 		return false, err
@@ -202,7 +203,7 @@ func (s *Store) readProof(ctx context.Context, read string, number int64, own id
 	return joined, err
 }
 
-// read asks a server.
+// read reads the variables of a server.
 func (i identity) read(ctx context.Context, on interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 },
@@ -220,10 +221,10 @@ func (i identity) read(ctx context.Context, on interface {
 	return errors.Join(err, rows.Err(), rows.Close())
 }
 
-// Close closes the connections that the store opened. What is under way keeps its own until it ends.
+// Close closes the connections that the store opened. Work that is under way keeps its connection until it ends.
 func (s *Store) Close() error {
 	s.closed.Store(true)
-	// The errors of both say that a connection had died before.
+	// Errors are ignored: they mean that a connection was already dead.
 	s.closeTransactions()
 	_ = s.own.Close()
 	return nil
@@ -231,7 +232,7 @@ func (s *Store) Close() error {
 
 var errClosed = errors.New("the store is closed")
 
-// ready refuses a store that is closed.
+// ready returns an error if the store is closed.
 func (s *Store) ready() error {
 	if s.closed.Load() {
 		return unavailable(errClosed)
@@ -239,7 +240,7 @@ func (s *Store) ready() error {
 	return nil
 }
 
-// writable refuses a store that is closed, or was opened for looking only.
+// writable returns an error if the store is closed, or was opened read-only.
 func (s *Store) writable() error {
 	if s.options.readOnly {
 		return fmt.Errorf("mysql: %w", store.ErrReadOnly)
@@ -247,7 +248,7 @@ func (s *Store) writable() error {
 	return s.ready()
 }
 
-// Option changes a store that is being opened.
+// Option configures a store that is being opened.
 type Option func(*options)
 
 type options struct {
@@ -258,7 +259,7 @@ type options struct {
 	syncReplicas bool
 	connections  int
 	migrations   sqltx.Migrations
-	// spread makes each call of its own connection, to each host in turn.
+	// spread means that each call makes a connection of its own, to each host in turn.
 	spread bool
 	logger *slog.Logger
 }
@@ -270,34 +271,34 @@ func defaults() options {
 	}
 }
 
-// defaultConnections is how many connections a pool has at most. Commits of several connections share what they wait
-// for on the disk.
+// defaultConnections is the most connections of a pool, by default.
+// Commits on several connections share their waits for the disk.
 const defaultConnections = 32
 
-// WithTablePrefix is what the names of tables begin with. Default: onceward_.
+// WithTablePrefix sets the prefix of the names of tables. Default: onceward_.
 func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open it if they are
-// missing or of another version than this program needs: call [Migrate] from your deploy, apply [Migrations] with a
-// tool of your own, or run what [PlainSQL] returns. Default: opening brings them up to date.
+// WithManualMigration leaves the tables unchanged when the store is opened. Opening fails if they are missing or have
+// another version than this program needs. Call [Migrate] when you deploy, apply [Migrations] with a tool of your own,
+// or run the script that [PlainSQL] returns. Default: opening brings the tables up to date.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
-// WithReadOnly opens the store for looking only: its writes return [store.ErrReadOnly]. It leaves the tables as they
-// are, as [WithManualMigration] does, and does with a user who may only SELECT from them.
+// WithReadOnly opens the store for reading only: its writes return [store.ErrReadOnly]. It leaves the tables unchanged,
+// as [WithManualMigration] does, and needs only the privilege to SELECT from them.
 func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
-// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged when it crashes.
-// Default: a warning.
+// WithStrictDurability makes opening fail if a crash or a fail-over of the
+// server can lose commits that it has acknowledged. Default: a warning.
 func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
 
-// WithSyncReplicasOnly refuses to open a store on a server whose fail-over can lose commits it has acknowledged: one
-// with replicas that are not waited for. Galera and group replication are waited for. Default: a warning, if the
-// replicas can be seen.
+// WithSyncReplicasOnly makes opening fail if a fail-over of the server can lose
+// commits that it has acknowledged: if it has replicas and does not wait for them.
+// Galera and group replication wait. Default: a warning, if the replicas can be seen.
 func WithSyncReplicasOnly() Option { return func(o *options) { o.syncReplicas = true } }
 
-// WithConnections is how many connections the store's own pool has at most, and the pool for handlers if the store
-// opens it. Default: 32.
+// WithConnections sets the most connections of the store's own pool,
+// and of the pool for handlers if the store opens it. Default: 32.
 func WithConnections(n int) Option { return func(o *options) { o.connections = max(n, 1) } }
 
-// WithLogger is where warnings go. Default: [slog.Default].
+// WithLogger sets the logger for warnings. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }

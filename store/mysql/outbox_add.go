@@ -16,9 +16,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements that add a message. Its place in the order of its aggregate is drawn from a row that stays locked
-// until the transaction ends, so that it is the order of commits, on a cluster too: of two nodes that add at once, one
-// is refused at its commit. Texts come as bytes, which mean the same whatever character set the session has.
+// The statements that add a message. Its place in the order of its aggregate is drawn from a
+// row that stays locked until the transaction ends, so places are in the order of commits.
+// If two nodes of a cluster draw at once, one of them is refused at its commit. Texts are
+// sent as bytes, which have the same meaning in every character set of the session.
 const (
 	drawPlace = `INSERT INTO @lock (name, number) VALUES (?, LAST_INSERT_ID(@now))
 		ON DUPLICATE KEY UPDATE number = LAST_INSERT_ID(GREATEST(number + 1, @now))`
@@ -28,7 +29,7 @@ const (
 			CONVERT(? USING utf8mb4), ?, ?, ?, ?)`
 )
 
-// The two ways to add: behind a place that was drawn in the same session just before, and without an order.
+// The two forms of addMessage: with the place that the same session has just drawn, and without an order.
 var (
 	addOrdered   = replacePlace(`LAST_INSERT_ID()`)
 	addUnordered = replacePlace(`0`)
@@ -38,10 +39,10 @@ func replacePlace(place string) string {
 	return regexp.MustCompile(`PLACE`).ReplaceAllLiteralString(addMessage, place)
 }
 
-// errNoTx is returned for a transaction that is nil.
+// errNoTx is returned if the transaction is nil.
 var errNoTx = errors.New("mysql: there is no transaction: pass one, such as onceward.Tx(ctx)")
 
-// attributes are what of a message no statement looks at.
+// attributes are the parts of a message that no statement reads.
 type attributes struct {
 	ContentType string            `json:"contenttype,omitempty"`
 	Source      string            `json:"source,omitempty"`
@@ -59,7 +60,7 @@ type addition struct {
 
 var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
-// newAddition makes an entry ready to be written.
+// newAddition prepares an entry to be written.
 func newAddition(e *outbox.Entry) (a addition, err error) {
 	if !uuidPattern.MatchString(e.ID) {
 		return a, fmt.Errorf("mysql: the ID of a message is a UUID in lower case, not %q", e.ID)
@@ -88,8 +89,8 @@ func newAddition(e *outbox.Entry) (a addition, err error) {
 	return a, nil
 }
 
-// laneOf is the number within which messages keep their order. Two aggregates may have the same: they then wait for
-// each other.
+// laneOf returns the number of the lane in which messages keep their order. Two aggregates may have the same number:
+// their messages then wait for each other.
 func laneOf(m *outbox.Message) int64 {
 	b := make([]byte, 0, 128)
 	for _, part := range []string{m.Topic, m.AggregateType, m.AggregateID} {
@@ -100,18 +101,18 @@ func laneOf(m *outbox.Message) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
-// lockOf is the name of the row that is locked for something of a kind.
+// lockOf returns the name of the row that is locked for a name of some kind.
 func lockOf(kind string, name []byte) []byte {
 	sum := sha256.Sum256(append([]byte("onceward "+kind+"\x00"), name...))
 	return sum[:16]
 }
 
-// laneLock is the name of the row from which the places of a lane are drawn.
+// laneLock returns the name of the row from which the places of a lane are drawn.
 func laneLock(lane int64) []byte {
 	return lockOf("lane", binary.BigEndian.AppendUint64(nil, uint64(lane)))
 }
 
-// statement is the one that adds the message.
+// statement returns the statement that adds the message.
 func (a *addition) statement() string {
 	if a.ordered {
 		return addOrdered
@@ -144,7 +145,7 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 	return err
 }
 
-// AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
+// AddToAnswer implements [outbox.AnswerStore]: the message is sent with the answer and COMMIT in one round trip.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	g, _ := store.Value(ctx, gateKey{}).(*gate)
 	if g == nil || g.t.store != s || !g.t.answers || !e.OfOperation(g.t.id) {
@@ -166,8 +167,8 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	return nil
 }
 
-// addMessages are the statements for the messages of the answer, sorted by their lanes: transactions that all take
-// their locks in the same order do not wait for each other in a circle.
+// addMessages returns the statements for the messages of the answer, sorted by their lanes: transactions that take
+// their locks in the same order do not deadlock.
 func (t *transaction) addMessages() (all []statement) {
 	slices.SortStableFunc(t.gate.messages, func(a, b addition) int { return cmp.Compare(a.lane, b.lane) })
 	for i := range t.gate.messages {
@@ -180,8 +181,8 @@ func (t *transaction) addMessages() (all []statement) {
 	return all
 }
 
-// WatchMessages implements [outbox.Store]. What other processes add is found by polling.
+// WatchMessages implements [outbox.Store]. Messages that other processes add are found by polling.
 func (s *Store) WatchMessages() (hints <-chan struct{}, stop func()) { return s.messages.Watch() }
 
-// HearsMessages implements [outbox.Store]: the server has no way to tell other processes.
+// HearsMessages implements [outbox.Store]. It returns false: the server has no way to notify other processes.
 func (s *Store) HearsMessages() bool { return false }

@@ -16,14 +16,14 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The statements of a claim. It chooses among rows that nobody else is at, and writes on the condition that they are
-// what was read: the lease rests on that write alone.
+// The statements of a claim. A claim chooses among rows that nobody else has locked, and writes them on the condition
+// that they are unchanged: the lease depends on that write alone.
 const (
 	selectAnyDue = `SELECT EXISTS (SELECT 1 FROM @outbox WHERE state = 0 AND topic = ? AND due <= @now)
 		OR EXISTS (SELECT 1 FROM @outbox WHERE state = 1 AND topic = ? AND due <= @now)`
 	selectCandidates = `SELECT id, COALESCE(open_lane, 0), open_lane IS NOT NULL, place, due FROM @outbox
 		WHERE state = ? AND topic = ? AND due <= ? ORDER BY due LIMIT ? FOR UPDATE SKIP LOCKED`
-	// selectFront is one for each lane.
+	// selectFront reads the front of one lane.
 	selectFront = `(SELECT open_lane, id, state FROM @outbox WHERE open_lane = ? ORDER BY place LIMIT ? OFFSET ?)`
 	leaseRows   = `UPDATE @outbox SET state = 1, due = ?, token = ?, attempts = attempts + ?
 		WHERE state < 2 AND due <= ? AND id IN `
@@ -34,12 +34,12 @@ const (
 const (
 	// maxParked bounds how many messages one transaction makes Behind.
 	maxParked = 1000
-	// maxFreed is how many messages of a lane become Ready at a time. Those that no claim takes have to be parked
-	// again.
+	// maxFreed is how many messages of a lane become Ready at a time.
+	// The messages that no claim takes have to be parked again.
 	maxFreed = 100
 )
 
-// ClaimMessages implements [outbox.Store]. Where all that was looked at has to wait, it looks further.
+// ClaimMessages implements [outbox.Store]. If all messages that it has looked at have to wait, it looks further.
 func (s *Store) ClaimMessages(
 	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
 ) ([]outbox.Claimed, error) {
@@ -55,7 +55,8 @@ func (s *Store) ClaimMessages(
 		if err != nil {
 			return nil, err
 		}
-		// What the parked ones wait for may be gone since it was looked at: then they can be taken.
+		// The messages in front of the parked messages may have
+		// finished in the meantime. Then the parked ones can be taken.
 		freed, err := s.free(ctx, c.parkedIn)
 		if err != nil {
 			return nil, err
@@ -81,8 +82,8 @@ func (s *Store) anyDue(ctx context.Context, requests []outbox.ClaimRequest) (due
 	return due, err
 }
 
-// update runs a function in a transaction of the store's own, again if that was undone because of its neighbours. If
-// the reply to its commit is lost, what it has done may be there or not.
+// update runs a function in a transaction of the store's own, and retries it if the transaction was undone because of
+// another one. If the reply to its commit is lost, its changes may be stored or not.
 func (s *Store) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	for n := 1; ; n++ {
 		err := s.with(ctx, func(conn *sql.Conn) error {
@@ -103,7 +104,7 @@ func (s *Store) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	}
 }
 
-// claimMessages is one transaction.
+// claimMessages makes one claim, in one transaction.
 func (s *Store) claimMessages(
 	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
 ) (c *claim, err error) {
@@ -125,21 +126,21 @@ func (s *Store) claimMessages(
 	return c, err
 }
 
-// claim is a claim at work in its transaction.
+// claim is the state of a claim in its transaction.
 type claim struct {
 	store      *Store
 	ctx        context.Context
 	tx         *sql.Tx
 	now, until int64
 	token      int64
-	taken      map[int64]int // by lane; it is always the front of what is open
-	order      []string      // the IDs of what was taken, those of a lane in their order
+	taken      map[int64]int // by lane; these are always its first open messages
+	order      []string      // the IDs of the messages taken; within a lane, in their order
 	messages   []outbox.Entry
 	parked     int
 	parkedIn   map[int64]bool
 }
 
-// newToken makes a token that no other claim has: a random positive number.
+// newToken returns a token that no other claim has: a random positive number.
 func newToken() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
@@ -155,8 +156,8 @@ type candidate struct {
 	due     int64
 }
 
-// take goes through the messages of a topic that are due until it has enough. Each is leased or parked, and so is not
-// met again.
+// take goes through the messages of a topic that are due until it has enough.
+// It leases or parks each message, so it does not find the message again.
 func (c *claim) take(request outbox.ClaimRequest) error {
 	for left := request.Limit; left > 0 && c.parked < maxParked; {
 		candidates, err := c.candidates(request.Topic, left)
@@ -175,8 +176,8 @@ func (c *claim) take(request outbox.ClaimRequest) error {
 	return nil
 }
 
-// candidates finds and locks the messages of a topic that are due, the oldest first. Those whose lease ran out are
-// looked for apart, because an index finds them so.
+// candidates finds and locks the messages of a topic that are due, the oldest first. Messages whose lease has ended are
+// searched separately, so that both searches use an index.
 func (c *claim) candidates(topic string, limit int) (found []candidate, err error) {
 	for _, state := range []outbox.State{outbox.StateReady, outbox.StateLeased} {
 		rows, err := c.tx.QueryContext(c.ctx, c.store.render(selectCandidates), int(state), []byte(topic), c.now, limit)
@@ -197,7 +198,7 @@ func (c *claim) candidates(topic string, limit int) (found []candidate, err erro
 	return found[:min(len(found), limit)], nil
 }
 
-// eachRow calls a function for each row, and closes them.
+// eachRow calls a function for each row, and closes the rows.
 func eachRow(rows *sql.Rows, f func() error) (err error) {
 	for err == nil && rows.Next() {
 		err = f()
@@ -205,8 +206,8 @@ func eachRow(rows *sql.Rows, f func() error) (err error) {
 	return errors.Join(err, rows.Err(), rows.Close())
 }
 
-// decide leases those that have nothing in front of them, or only what this claim takes too, and parks the others. A
-// try is counted for the first of a lane alone, because the others may not be begun.
+// decide leases the messages that have nothing in front of them except messages of the same claim, and parks the
+// others. In each lane a try is counted for the first message alone, because the others may not be begun.
 func (c *claim) decide(candidates []candidate) error {
 	slices.SortStableFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.place, b.place))
@@ -221,7 +222,7 @@ func (c *claim) decide(candidates []candidate) error {
 		case !next.ordered:
 			begun = append(begun, next.id)
 		case len(front) == 0 || front[0] != next.id:
-			fronts[next.lane] = nil // those behind it wait too
+			fronts[next.lane] = nil // the messages behind it wait too
 			parked = append(parked, next.id)
 			c.parkedIn[next.lane] = true
 			continue
@@ -236,8 +237,8 @@ func (c *claim) decide(candidates []candidate) error {
 		c.order = append(c.order, next.id)
 	}
 	c.parked += len(parked)
-	// One after the other, up to the first that fails: behind a deadlock there is no transaction any more, and the next
-	// statement would be committed by itself.
+	// Stop at the first error: after a deadlock there is no transaction
+	// any more, and the next statement would be committed on its own.
 	if err := c.writeAll(leaseRows, begun, c.until, c.token, 1, c.now); err != nil {
 		return err
 	}
@@ -247,7 +248,7 @@ func (c *claim) decide(candidates []candidate) error {
 	return c.writeAll(parkRows, parked)
 }
 
-// writeAll writes rows, all of which are as they were found.
+// writeAll writes rows. It returns errRace if one of them has changed since it was found.
 func (c *claim) writeAll(statement string, ids []any, args ...any) error {
 	if len(ids) == 0 {
 		return nil
@@ -262,10 +263,11 @@ func (c *claim) writeAll(statement string, ids []any, args ...any) error {
 	return nil
 }
 
-// marks are the places of so many values.
+// marks returns a list of n placeholders.
 func marks(n int) string { return "(" + strings.Repeat(", ?", n)[2:] + ")" }
 
-// fronts returns the first open messages of each lane, behind those that were taken: as many as there are candidates.
+// fronts returns the first open messages of each lane after
+// the messages already taken: as many as there are candidates.
 func (c *claim) fronts(candidates []candidate) (map[int64][]string, error) {
 	counts := make(map[int64]int)
 	for _, next := range candidates {
@@ -297,8 +299,8 @@ func (c *claim) fronts(candidates []candidate) (map[int64][]string, error) {
 	})
 }
 
-// read reads what was taken. A message that cannot be read becomes a dead letter instead: it would come back for ever,
-// and with it would fail the claims of others.
+// read reads the messages that were taken. A message that cannot be read becomes a dead letter: otherwise it would be
+// claimed again permanently, and other messages' claims would fail with it.
 func (c *claim) read() error {
 	if len(c.order) == 0 {
 		return nil
@@ -328,7 +330,7 @@ func (c *claim) read() error {
 			_, err = c.tx.ExecContext(c.ctx, c.store.render(buryRow), c.now, []byte(e.LastError), id)
 		}
 	}
-	blocked := make(map[int64]bool) // what is behind one that cannot be read is not delivered before it
+	blocked := make(map[int64]bool) // messages behind an unreadable one are not delivered before it
 	for _, id := range c.order {
 		e := found[id]
 		if e.Topic == "" {
@@ -341,7 +343,7 @@ func (c *claim) read() error {
 	return err
 }
 
-// result returns what was taken.
+// result returns the messages that were taken.
 func (c *claim) result() []outbox.Claimed {
 	claimed := make([]outbox.Claimed, len(c.messages))
 	for i, e := range c.messages {

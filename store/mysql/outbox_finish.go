@@ -16,13 +16,13 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements of those who hold a lease. Each names its token.
+// The statements for the holders of leases. Each names the token of its lease.
 const (
 	selectHeld    = `SELECT 1 FROM @outbox WHERE id = ? AND token = ? AND state = 1`
 	extendMessage = `UPDATE @outbox SET due = @now + ? WHERE id = ? AND token = ? AND state = 1`
 	recordEffect  = `UPDATE @outbox SET provider_id = COALESCE(?, provider_id), answer = COALESCE(?, answer)
 		WHERE id = ? AND token = ? AND state = 1`
-	// finishMessage makes a message that waits for no other Ready where it would become Behind: nothing would free it.
+	// finishMessage makes a message without a lane Ready instead of Behind, because nothing would free it.
 	finishMessage = `UPDATE @outbox SET state = IF(? = 2 AND lane IS NULL, 0, ?), open_lane = IF(? IN (4, 5), NULL, lane),
 			due = @now + ?, token = 0, attempts = ?, provider_id = COALESCE(?, provider_id),
 			last_error = COALESCE(?, last_error)
@@ -32,19 +32,19 @@ const (
 	replayMessage = `UPDATE @outbox SET state = 0, open_lane = lane, due = @now, attempts = 0, token = 0,
 			answer = COALESCE(?, answer)
 		WHERE id = ? AND state IN (3, 5)`
-	// dropMessage marks a dead letter as given up by a token that no lease has: it waits for no decision any more.
+	// dropMessage marks a dead letter as given up, with a token that no lease has: it no longer waits for a decision.
 	dropMessage = `UPDATE @outbox SET state = 5, open_lane = NULL, token = -1 WHERE id = ? AND state IN (3, 5)`
 )
 
-// The statements by which messages are freed that have nothing in front of them any more. A freed message is due as of
-// old, so that it is taken before what came after it.
+// The statements that free messages with nothing in front of them. A freed
+// message is due as of its creation, so that it is taken before later messages.
 const (
 	freeRows = `UPDATE @outbox SET state = 0, due = created_at WHERE state = 2 AND id IN `
-	// selectBehind reads an index of what is open.
+	// selectBehind reads an index of open messages.
 	selectBehind = `SELECT DISTINCT open_lane FROM @outbox WHERE state = 2 AND open_lane IS NOT NULL`
 )
 
-// writeRows runs statements in one round trip and one transaction, and returns how many rows each has found.
+// writeRows runs statements in one round trip and one transaction, and returns how many rows each statement found.
 func (s *Store) writeRows(ctx context.Context, statements []statement) (found []int64, err error) {
 	all := slices.Concat([]statement{stmt(`START TRANSACTION`)}, statements, []statement{commit})
 	for n := 1; ; n++ {
@@ -113,8 +113,9 @@ func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID str
 	return err
 }
 
-// FinishMessages implements [outbox.Store]. What was behind them is freed afterwards: should the program end in
-// between, [Store.FreeMessages] finds it. The messages are written in the order of their IDs, as all others do.
+// FinishMessages implements [outbox.Store]. The messages behind the finished ones
+// are freed afterwards: if the program ends in between, [Store.FreeMessages] frees
+// them. The messages are written in the order of their IDs, as in all other calls.
 func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) ([]outbox.Lease, error) {
 	if err := errors.Join(s.writable(), checkOutcomes(outcomes...), left(ctx)); err != nil || len(outcomes) == 0 {
 		return nil, err
@@ -134,7 +135,7 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 	return unheld(leases, found), s.freeBehind(ctx, ids...)
 }
 
-// finishing is the statement that ends a lease.
+// finishing returns the statement that ends a lease.
 func (s *Store) finishing(o *outbox.Outcome) statement {
 	after := int64(0)
 	if o.State == outbox.StateReady {
@@ -146,7 +147,7 @@ func (s *Store) finishing(o *outbox.Outcome) statement {
 		o.ID, o.Token)
 }
 
-// checkOutcomes refuses states that are no outcome of a delivery.
+// checkOutcomes returns an error for a state that is not an outcome of a delivery.
 func checkOutcomes(outcomes ...outbox.Outcome) error {
 	for _, e := range outcomes {
 		switch e.State {
@@ -158,8 +159,8 @@ func checkOutcomes(outcomes ...outbox.Outcome) error {
 	return nil
 }
 
-// FinishMessageTx implements [outbox.Store]. The row of the message stays free for the lease to be extended until the
-// end.
+// FinishMessageTx implements [outbox.Store]. The row of the message
+// stays unlocked until the end, so that the lease can be extended.
 func (s *Store) FinishMessageTx(
 	ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error,
 ) error {
@@ -174,7 +175,7 @@ func (s *Store) FinishMessageTx(
 	if err != nil {
 		return err
 	}
-	// The message is finished, whether or not what is behind it is freed: FreeMessages finds that.
+	// The message is finished even if freeing the messages behind it fails: FreeMessages frees them later.
 	_ = s.freeBehind(ctx, outcome.ID)
 	return nil
 }
@@ -195,7 +196,7 @@ func (x *messagePlan) read([]sqldriver.Value) error {
 	return nil
 }
 
-// decide refuses a lease that is no longer held.
+// decide returns an error if the lease is no longer held.
 func (x *messagePlan) decide(cause error) (run bool, err error) {
 	if cause == nil && !x.held {
 		cause = outbox.ErrFenced
@@ -208,7 +209,7 @@ func (x *messagePlan) write() []statement {
 	return []statement{x.store.finishing(&x.outcome), exactlyOne}
 }
 
-// learned tells a lease that was lost in the meantime from other refusals.
+// learned returns [outbox.ErrFenced] if the lease was lost in the meantime.
 func (x *messagePlan) learned(ctx context.Context, cause error) error {
 	err := x.believe(cause)
 	if mysqlNumber(cause) == errorTwoRows {
@@ -243,7 +244,7 @@ func (s *Store) operate(ctx context.Context, text string, args ...any) error {
 	return err
 }
 
-// freeBehind frees what was behind messages.
+// freeBehind frees the messages behind the given messages.
 func (s *Store) freeBehind(ctx context.Context, ids ...string) error {
 	args := make([]any, len(ids))
 	for i, id := range ids {
@@ -257,7 +258,7 @@ func (s *Store) freeBehind(ctx context.Context, ids ...string) error {
 	return err
 }
 
-// lanes reads lanes.
+// lanes runs a query that returns lanes.
 func (s *Store) lanes(ctx context.Context, query string, args ...any) (map[int64]bool, error) {
 	found := make(map[int64]bool)
 	err := s.with(ctx, func(conn *sql.Conn) error {
@@ -275,8 +276,8 @@ func (s *Store) lanes(ctx context.Context, query string, args ...any) (map[int64
 	return found, unavailable(err)
 }
 
-// free makes messages of lanes Ready that are Behind nothing, and returns how many: the first of each lane at most.
-// That what it has read has changed since does no harm: a claim looks at the order again.
+// free makes messages of lanes Ready if they are Behind nothing, at most maxFreed of each lane, and returns how many.
+// If the rows have changed since it read them, that does no harm: a claim checks the order again.
 func (s *Store) free(ctx context.Context, lanes map[int64]bool) (freed int, err error) {
 	if len(lanes) == 0 {
 		return 0, nil
@@ -298,7 +299,7 @@ func (s *Store) free(ctx context.Context, lanes map[int64]bool) (freed int, err 
 	return int(found[0]), nil
 }
 
-// behindNothing returns messages that are Behind without another one in front of them.
+// behindNothing returns the first messages of each lane that are Behind, up to the first message in another state.
 func (s *Store) behindNothing(ctx context.Context, lanes map[int64]bool) (ids []string, err error) {
 	var parts []string
 	var args []any
@@ -348,7 +349,7 @@ func (s *Store) FreeMessages(ctx context.Context) (freed int, err error) {
 	return freed, nil
 }
 
-// batches divides lanes, so that a statement about them stays of a reasonable size.
+// batches divides lanes into batches, so that a statement about a batch stays of a reasonable size.
 func batches(lanes map[int64]bool) func(yield func(map[int64]bool) bool) {
 	return func(yield func(map[int64]bool) bool) {
 		batch := make(map[int64]bool)

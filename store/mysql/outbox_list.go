@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// selectMessages has the columns that scanMessage reads.
+	// selectMessages reads the columns for scanMessage.
 	selectMessages = `SELECT id, topic, aggregatetype, aggregateid, type, payload, attributes, origin, origin_attempt,
 		downstream_key, created_at, state, due, attempts, COALESCE(provider_id, ''), COALESCE(last_error, ''), answer
 		FROM @outbox`
-	// The counts read an index of what is open, and no messages.
+	// The counts read an index of open messages, and not the messages.
 	countWaiting = `SELECT COUNT(*), COALESCE(MIN(created_at), 0) FROM @outbox WHERE state IN (0, 1, 2)`
 	countDead    = `SELECT COUNT(*) FROM @outbox WHERE state IN (3, 5) AND token >= 0`
 
-	// What is done is found topic by topic, which is how an index has it.
+	// Messages that are done or captured are found topic by topic, in the order of an index.
 	selectDoneTopics = `SELECT DISTINCT state, topic FROM @outbox WHERE state IN (4, 6)`
 	deleteMessages   = `DELETE FROM @outbox WHERE state = ? AND topic = ? AND due < @now - ? ORDER BY due LIMIT ?`
-	// Locks that were not taken for as long are not needed: the next one makes its row, and draws larger numbers.
+	// Locks that were not taken for that long are not needed: the next
+	// transaction creates the row again, and draws larger numbers.
 	selectOldLocks = `SELECT name FROM @lock WHERE number < @now - ? LIMIT ? FOR UPDATE SKIP LOCKED`
 	deleteLocks    = `DELETE FROM @lock WHERE name IN `
 )
@@ -33,7 +34,7 @@ const (
 // defaultPage is how many messages a filter without a limit returns.
 const defaultPage = 100
 
-// scanMessage reads a row of selectMessages. One that is damaged is as complete as it can be.
+// scanMessage reads a row of selectMessages. With damage the entry is as complete as it can be.
 func scanMessage(rows *sql.Rows) (e outbox.Entry, damage, err error) {
 	var more, origin []byte
 	var created, due int64
@@ -56,7 +57,7 @@ func scanMessage(rows *sql.Rows) (e outbox.Entry, damage, err error) {
 	return e, damage, nil
 }
 
-// Messages implements [outbox.Store]. One that cannot be read says so in its LastError.
+// Messages implements [outbox.Store]. A message that cannot be read has the reason in its LastError.
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) (entries []outbox.Entry, err error) {
 	if err := errors.Join(s.ready(), left(ctx)); err != nil {
 		return nil, err
@@ -80,11 +81,11 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) (entries []outbox
 	return entries, unavailable(err)
 }
 
-// renderOnce is render for a statement that is made for one call: it is not kept.
+// renderOnce is render for a statement that is made for one call. The result is not cached.
 func (s *Store) renderOnce(statement string) string { return s.where.Load().names.render(statement) }
 
-// messageQuery makes the statement for a page, in the order of IDs, which are made by time. An origin or a downstream
-// key has no index: operators ask for them, one at a time, and each message would pay for it.
+// messageQuery returns the statement for a page, in the order of IDs, which is the order of time. Origin and downstream
+// key have no index: operators search for them, one at a time, and an index would slow down each message.
 func messageQuery(f outbox.Filter) (text string, args []any) {
 	conditions := []string{"TRUE"}
 	restrict := func(condition string, values ...any) {
@@ -145,8 +146,8 @@ func (s *Store) MessageStats(ctx context.Context) (stats outbox.Stats, err error
 	return stats, unavailable(err)
 }
 
-// PurgeMessages implements [outbox.Store]. When no more messages are left to remove, it removes locks that were not
-// taken for as long.
+// PurgeMessages implements [outbox.Store]. When no more messages are
+// left to remove, it removes locks that were not taken for that long.
 func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
 	if err := errors.Join(s.writable(), left(ctx)); err != nil || limit <= 0 {
 		return 0, err
@@ -161,11 +162,11 @@ func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int)
 	return purged, s.update(ctx, func(tx *sql.Tx) error { return s.purgeLocks(ctx, tx, max(age, minLockAge), limit) })
 }
 
-// minLockAge is how long locks are kept at least: a clock that steps back by less makes no place smaller than one that
-// was drawn before.
+// minLockAge is how long locks are kept at least: if the clock
+// steps back by less, no place is smaller than an earlier one.
 const minLockAge = time.Hour
 
-// doneTopic is a topic with messages that are done, or captured.
+// doneTopic is a topic that has messages in a state: done or captured.
 type doneTopic struct {
 	state int
 	topic []byte

@@ -8,14 +8,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// DB returns the handle of a pool, which is best the one that [New] is given: it uses the transaction of the guard if the
-// context carries one, and the pool otherwise. Repositories take it in the place of the pool, and stay as they are.
-// Do not use it in handlers whose guard is on another database: it would use their transaction.
+// DB returns a handle of a pool, usually of the pool that is passed to [New]. The handle uses the transaction of the
+// guard if the context carries one, and the pool otherwise. Repositories use the handle in place of the pool, without
+// other changes. Do not use it in handlers whose guard is on another database: it would use their transaction.
 func DB(db *sql.DB) *store.SQLHandle { return store.NewSQLHandle(db) }
 
-// OpenDB returns a pool of connections for statements of the application's own, such as those that read its tables
-// outside of handlers. They are made as those for handlers are: to the first of several hosts that takes writes, and in a
-// cluster so that they see what was committed on the other nodes. Close it when done.
+// OpenDB returns a pool of connections for the application's own statements, such as reads of its tables outside of
+// handlers. The connections are made like the connections for handlers: to the first of several hosts that accepts
+// writes, and in a cluster so that they see the commits of the other nodes. Close it when done.
 func OpenDB(url string) (*sql.DB, error) {
 	where, err := parseURL(url)
 	if err != nil {
@@ -31,7 +31,8 @@ func OpenDB(url string) (*sql.DB, error) {
 	return openPool(connector, &o), nil
 }
 
-// DriverConfigs says how to connect to each host of a URL, for tools that look at one after the other.
+// DriverConfigs returns the driver's configuration for each host
+// of a URL, for tools that connect to one host after the other.
 func DriverConfigs(url string) (configs []*driver.Config, err error) {
 	where, err := parseURL(url)
 	if err != nil {

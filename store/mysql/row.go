@@ -14,8 +14,8 @@ import (
 )
 
 // row is a record as its columns hold it. The times and the attempt have columns of their own, so that one statement
-// can set them by the server's clock. Everything else is one column, as frame says, because each of them costs every
-// write; but what is large has another one, so that records can be looked through without it.
+// can set them by the server's clock. Everything else is in one column, a frame, because each column slows down every
+// write. Large content is in another column, so that records can be listed without it.
 type row struct {
 	hash      [16]byte
 	attempt   int64
@@ -26,18 +26,18 @@ type row struct {
 	settledAt int64
 	record    []byte
 	content   []byte // nil for none
-	// summary says that content was not read.
+	// summary means that content was not read.
 	summary bool
 }
 
 const (
-	// columns are those of a record without what is large.
+	// columns are the columns of a record without large content.
 	columns = `r.attempt, r.revision, r.state, r.due, r.created_at, r.settled_at, r.record`
-	// allColumns are those that row.read takes.
+	// allColumns are the columns that row.read reads.
 	allColumns = columns + `, r.content`
 )
 
-// micros is how the columns hold a time.
+// micros returns a time as the columns hold it.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -52,7 +52,7 @@ func fromMicros(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// encode makes the row of a record, for one write.
+// encode returns the row of a record, for one write.
 func encode(rec *store.Record) row {
 	r := row{
 		hash: rec.ID.HashBytes(), attempt: rec.Attempt, state: sqltx.StateCode(rec), due: micros(rec.Due()),
@@ -62,27 +62,28 @@ func encode(rec *store.Record) row {
 	return r
 }
 
-// newRevision draws what a writer recognises its own write by: nobody else can have drawn it.
+// newRevision draws a number by which a writer recognises its own write: nobody else can have drawn it.
 func newRevision() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	return int64(binary.BigEndian.Uint64(b[:]))
 }
 
-// frame is what the columns record and content hold.
+// frame holds the parts of the columns record and content.
 type frame struct{ rest, id, provider, operation, body, data []byte }
 
 const (
-	// lengths is how many bytes those of the parts of a frame take, in front of it.
+	// lengths is how many bytes the lengths of the parts take, at the start of a frame.
 	lengths = 6 * 4
-	// maxInline is up to which size body and data are in the column record. Such a row fits into a page of the server's.
+	// maxInline is the largest size of body and data together that is stored
+	// in the column record. Such a row fits into a page of the server.
 	maxInline = 4096
-	// usualRecord is what of most records is neither body nor data.
+	// usualRecord is the size of most records without body and data.
 	usualRecord = 256
 )
 
-// encodeFrame writes what has no columns of its own. The rest comes first, because its first byte is its version, by
-// which background work knows what it must leave alone.
+// encodeFrame encodes what has no column of its own. The rest comes first, because its first byte is its version, by
+// which background work recognises records that it must not change.
 func encodeFrame(rec *store.Record) (record, content []byte) {
 	rest := *rec
 	rest.Attempt = 0
@@ -110,7 +111,7 @@ func encodeFrame(rec *store.Record) (record, content []byte) {
 	return append(append(record, rec.Response.Body...), rec.Data...), nil
 }
 
-// frame is the inverse of encodeFrame. Of a summary it has neither body nor data.
+// frame is the inverse of encodeFrame. For a summary it returns neither body nor data.
 func (r *row) frame() (f frame, err error) {
 	if len(r.record) < lengths {
 		return f, errDamaged
@@ -138,13 +139,13 @@ func (r *row) frame() (f frame, err error) {
 	return f, nil
 }
 
-// providerName is what the provider's id of a record is known by.
+// providerName returns the hash by which a provider's ID is found.
 func providerName(providerID string) []byte {
 	sum := sha256.Sum256([]byte(providerID))
 	return sum[:16]
 }
 
-// nullable is NULL for nothing.
+// nullable returns nil, which is stored as NULL, for an empty value.
 func nullable(value []byte) []byte {
 	if len(value) == 0 {
 		return nil
@@ -152,7 +153,8 @@ func nullable(value []byte) []byte {
 	return value
 }
 
-// recordOf is the inverse of encode, for the record that the caller names.
+// recordOf is the inverse of encode, for the ID that the caller
+// gives. It returns an error if the row belongs to another ID.
 func (r *row) recordOf(id store.ID) (store.Record, error) {
 	f, err := r.frame()
 	if err != nil {
@@ -164,7 +166,7 @@ func (r *row) recordOf(id store.ID) (store.Record, error) {
 	return r.decode(id, &f)
 }
 
-// decode reads the record of a row.
+// decode returns the record of a row.
 func (r *row) decode(id store.ID, f *frame) (store.Record, error) {
 	rec, err := store.DecodeRecord(id, f.rest)
 	if err != nil {
@@ -188,7 +190,7 @@ func (r *row) decode(id store.ID, f *frame) (store.Record, error) {
 	return rec, nil
 }
 
-// What is wrong with rows that cannot be read.
+// The errors of rows that cannot be read.
 var (
 	errCollision = &store.UnreadableError{
 		Version: store.RecordVersion, Reason: "its place is taken by another key, whose hash is the same",
@@ -198,10 +200,10 @@ var (
 	}
 )
 
-// errEndOfRows is what a driver says behind the last row.
+// errEndOfRows is the error that a driver returns after the last row.
 var errEndOfRows = io.EOF
 
-// setting is the value of one of the server's settings, which newer servers have as a name where others have a number.
+// setting returns the value of a server setting as text. Newer servers return a name where others return a number.
 func setting(value any) string {
 	if s := text(value); s != "" || value == nil {
 		return s
@@ -209,7 +211,7 @@ func setting(value any) string {
 	return fmt.Sprint(value)
 }
 
-// text is a value of a driver as a string.
+// text returns a driver's value as a string, or an empty string if it is not text.
 func text(value any) string {
 	switch v := value.(type) {
 	case []byte:

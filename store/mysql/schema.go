@@ -19,15 +19,15 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// Migrations holds the migrations in the format of goose, for those who apply them with a tool of their own. They name
-// their tables onceward_… and create them in the database of the session. They have no way down, which would forget every
-// key.
+// Migrations returns the migrations in the format of goose, for users who apply them with
+// a tool of their own. They name their tables onceward_… and create them in the database
+// of the session. There are no down migrations, because they would delete every key.
 func Migrations() fs.FS { return sqltx.MigrationFiles(migrationFiles) }
 
-// Migrate creates the tables, or brings them up to date. Any number of processes may call it at once, on any node:
-// what one has made the others leave as it is, and a version counts only when all of it is there, because the server
-// commits each statement by itself. It refuses tables that a newer version has made. The options are those of [Open],
-// which does the same unless [WithManualMigration] says otherwise.
+// Migrate creates the tables, or brings them up to date. Any number of processes may call it at once, on any node: each
+// process leaves unchanged what another process has made. A version counts only when all of it is there, because the
+// server commits each statement on its own. Migrate refuses tables that a newer version has made. The options are the
+// options of [Open], which does the same unless [WithManualMigration] is set.
 func Migrate(ctx context.Context, url string, with ...Option) error {
 	automatic := func(o *options) { o.manual, o.readOnly = false, false }
 	s, err := Open(ctx, url, append(slices.Clone(with), automatic)...)
@@ -37,8 +37,8 @@ func Migrate(ctx context.Context, url string, with ...Option) error {
 	return s.Close()
 }
 
-// Status returns how the tables stand against what this program needs. It writes nothing, and does with a user who may
-// only SELECT from the table of versions. The option that counts is [WithTablePrefix].
+// Status compares the version of the tables with the version that this program needs. It writes nothing, and needs only
+// the privilege to SELECT from the table of versions. The option that counts is [WithTablePrefix].
 func Status(ctx context.Context, url string, with ...Option) (status store.SchemaStatus, err error) {
 	s, err := openServer(ctx, url, with)
 	if err == nil {
@@ -67,7 +67,7 @@ func (s *Store) status(ctx context.Context) (store.SchemaStatus, error) {
 	return status, nil
 }
 
-// migrate brings the tables up to date. A user who may not create tables gets by if there is nothing to do.
+// migrate brings the tables up to date. It succeeds for a user who may not create tables if there is nothing to do.
 func (s *Store) migrate(ctx context.Context) error {
 	status, err := s.status(ctx)
 	if err != nil || len(status.Pending) == 0 {
@@ -78,7 +78,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Each statement may be repeated, so that a migration which was broken off is gone through again.
+		// Each statement may be repeated, so a migration that was interrupted is run again from its start.
 		err = s.with(ctx, func(conn *sql.Conn) error {
 			_, err := conn.ExecContext(ctx, text)
 			return err
@@ -94,8 +94,8 @@ func (s *Store) migrate(ctx context.Context) error {
 	return nil
 }
 
-// plainHead begins what PlainSQL returns. The server has no way to stop a script but an error: the version that is not
-// there is looked for in a way that gives one.
+// plainHead begins the script that PlainSQL returns. Only an error can stop a script on the server, so plainCheck
+// causes an error if the version is missing.
 const (
 	plainHead = `-- Brings the tables of Onceward from version %[1]d to version %[2]d. What is there stays: a script
 -- that was broken off can be run again.
@@ -108,9 +108,9 @@ SELECT IF(MAX(version) >= %[2]d, 1, (SELECT 1 UNION ALL SELECT 2)) FROM %[1]s;
 `
 )
 
-// PlainSQL returns the migrations after a version, zero for all of them, as a script that the server's client runs as
-// it is: for those who apply changes of their databases by hand, or by a tool of their own. Without a prefix it uses
-// onceward_.
+// PlainSQL returns the migrations after a version, zero for all of them, as a script
+// for the server's command-line client. It is for users who change their databases
+// by hand, or by a tool of their own. If the prefix is empty, it is onceward_.
 func PlainSQL(prefix string, from int) (string, error) {
 	all := sqltx.NewMigrations(Migrations())
 	return plainScript(&all, names{prefix: cmp.Or(prefix, sqltx.DefaultPrefix)}, from)
@@ -139,24 +139,25 @@ func plainScript(m *sqltx.Migrations, where names, from int) (string, error) {
 	return script.String(), nil
 }
 
-// names says where the tables are, and what the time is.
+// names holds the names of the tables, and the clock expression.
 type names struct {
 	database string
 	prefix   string
-	// clock is the expression for the time in microseconds since 1970.
+	// clock is the SQL expression for the time in microseconds since 1970.
 	clock string
 }
 
-// serverClock is the moment of the statement by the server's clock, whatever the time zone of the session.
+// serverClock is the SQL expression for the time of the statement
+// by the server's clock, in any time zone of the session.
 const serverClock = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 
-// place says in words where the tables are.
+// place describes where the tables are.
 func (n names) place() string { return fmt.Sprintf("database %q, as %s…", n.database, n.prefix) }
 
 var nameMark = regexp.MustCompile(`@[a-z_0-9]+`)
 
-// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, @node which server
-// it is, and @read_only whether that refuses writes.
+// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, @node the name of
+// the server, and @read_only whether the server refuses writes.
 func (n names) render(statement string) string {
 	return nameMark.ReplaceAllStringFunc(statement, func(mark string) string {
 		switch mark {
@@ -174,10 +175,10 @@ func (n names) render(statement string) string {
 	})
 }
 
-// quote writes a name as SQL does.
+// quote quotes a name as an SQL identifier.
 func quote(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 
-// render puts the names of the tables into a statement. What was rendered once is kept.
+// render puts the names of the tables into a statement, and caches the result.
 func (s *Store) render(statement string) string {
 	where := s.where.Load()
 	if text, ok := where.rendered.Load(statement); ok {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestingT is what of a *testing.T a [TestClock] needs. A program has none, so it cannot move its time by accident.
+// TestingT is the part of a *testing.T that a [TestClock] needs.
+// A program has none, so it cannot move its time by accident.
 type TestingT interface {
 	Helper()
 	Cleanup(func())
@@ -15,9 +16,9 @@ type TestingT interface {
 }
 
 // TestClock moves the clock of a store in a test: leases end, answers expire, and messages and reconciliations become
-// due, without waiting for it. Time goes on by the server's clock, so much ahead of it, for this store alone: another
-// one on the same tables has the server's. Timers of Go do not move: a worker looks again when its RunOnce is called,
-// and a handler keeps its deadline.
+// due, without a wait. The time continues by the server's clock, ahead of it by the given amount, for this store alone:
+// another store on the same tables has the server's time. Timers of Go do not move: a worker looks again when its
+// RunOnce is called, and a handler keeps its deadline.
 type TestClock struct {
 	store *Store
 
@@ -25,12 +26,12 @@ type TestClock struct {
 	ahead time.Duration
 }
 
-// testClockTimeout bounds how long it is looked for records.
+// testClockTimeout bounds the search for records.
 const testClockTimeout = 10 * time.Second
 
-// NewTestClock returns the clock of a store whose tables belong to this test alone, such as in a database that the test
-// has made. It fails the test if they hold a record: a clock that jumps would do harm to others' operations. When the
-// test ends the store has the server's time again.
+// NewTestClock returns the clock of a store whose tables belong to this test alone, for example in a database that the
+// test has created. It fails the test if the tables hold a record: a clock that jumps would harm the operations of
+// others. When the test ends, the store has the server's time again.
 func NewTestClock(t TestingT, s *Store) *TestClock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testClockTimeout)
@@ -49,7 +50,7 @@ func NewTestClock(t TestingT, s *Store) *TestClock {
 	return &TestClock{store: s}
 }
 
-// Advance moves the clock.
+// Advance moves the clock by d.
 func (c *TestClock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +58,7 @@ func (c *TestClock) Advance(d time.Duration) {
 	c.store.setClock(fmt.Sprintf("(%s + %d)", serverClock, c.ahead.Microseconds()))
 }
 
-// setClock makes an expression the time of all statements.
+// setClock sets the expression for the time in all statements.
 func (s *Store) setClock(expression string) {
 	moved := s.where.Load().names
 	moved.clock = expression

@@ -13,21 +13,22 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// settleTimeout bounds what follows the work.
+// settleTimeout bounds the store's own round trips before and after the work.
 const settleTimeout = 15 * time.Second
 
-// exactlyOne stops a commit if the statement in front of it did not write one row: a subquery of two rows is an error.
+// exactlyOne stops a commit if the statement before it did not
+// write exactly one row: a subquery of two rows is an error.
 var exactlyOne = stmt(`SET @onceward_written = IF(ROW_COUNT() = 1, 1, (SELECT 1 UNION ALL SELECT 2))`)
 
 const (
-	// errorTwoRows is what exactlyOne says.
+	// errorTwoRows is the error of exactlyOne.
 	errorTwoRows = 1242
-	// errorOutOfRange is what checkToken says of a token that may have been used.
+	// errorOutOfRange is the error of checkToken for a token that may have been used.
 	errorOutOfRange = 1690
 )
 
-// commit is the last round trip: the savepoint, by which a transaction that was ended is noticed, the messages of the
-// answer, what the plan writes, and COMMIT.
+// commit runs the last round trip: the savepoint, which shows whether the transaction was ended before, the messages of
+// the answer, the statements that the plan writes, and COMMIT.
 func (t *transaction) commit(first ...statement) error {
 	if err := t.plan.prepare(); undone(err) {
 		return t.gone(err, nil)
@@ -38,7 +39,7 @@ func (t *transaction) commit(first ...statement) error {
 		return t.undo(err, releaseSavepoint, rollback)
 	}
 	statements := append(first, t.addMessages()...)
-	offset := len(statements) + 1 // ending puts one in front
+	offset := len(statements) + 1 // ending puts one statement in front
 	statements = t.ending(append(append(statements, t.plan.write()...), commit)...)
 	all, err := t.link.exec(time.Now().Add(settleTimeout), statements...)
 	if err != nil {
@@ -47,13 +48,13 @@ func (t *transaction) commit(first ...statement) error {
 		t.plan.wrote(all.ids[offset:])
 	}
 	if err == nil && t.adds.Load() {
-		t.store.messages.Wake() // those in this process who wait for messages
+		t.store.messages.Wake() // wakes the workers of this process
 	}
 	return err
 }
 
-// failed finds out what became of a last round trip that ended in an error. The error does not tell which of its
-// statements failed.
+// failed finds out the outcome of a last round trip that ended in
+// an error. The error does not show which of its statements failed.
 func (t *transaction) failed(cause error) error {
 	switch {
 	case mysqlNumber(cause) == errorNoSavepoint:
@@ -83,13 +84,14 @@ func (t *transaction) failed(cause error) error {
 	}
 }
 
-// errNotLearned says that the question what became of a commit has to be asked again.
+// errNotLearned means that the outcome of a commit is not known yet, and must be queried again.
 var errNotLearned = errors.New("it is not known yet")
 
-// txAskTimeout is how long the outcome of a commit is asked after, through restarts of the server.
+// txAskTimeout bounds how long the outcome of a commit is queried, through restarts of the server.
 const txAskTimeout = 20 * time.Second
 
-// believe says what became of a commit that no record tells of. What the server itself refused was not committed.
+// believe returns the outcome of a commit that no record shows.
+// If the server itself refused the commit, nothing was committed.
 func (t *transaction) believe(cause error) error {
 	if answered(cause) {
 		if t.rollback() != nil {
@@ -101,7 +103,7 @@ func (t *transaction) believe(cause error) error {
 	return fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, cause)
 }
 
-// notCommitted is the error of a transaction that was certainly not committed.
+// notCommitted returns the error of a transaction that was certainly not committed.
 func notCommitted(cause error) error {
 	n := mysqlNumber(cause)
 	if undone(cause) || locked(cause) || unfit(cause) || duplicate(cause) || n == errorTwoRows || n == errorOutOfRange {
@@ -114,16 +116,16 @@ func notCommitted(cause error) error {
 	return unavailable(fmt.Errorf("commit: %w", cause))
 }
 
-// fenceClaim makes certain that the transaction which has claimed a record is over, or is not committed any more, so
-// that the record tells what became of it. On the server that had it, the row that stands for the record is locked
-// until then. On a cluster another node may be asked, which knows no locks of the first: there a write to the same row,
-// committed in between, makes certain that the other one is refused if it still comes.
+// fenceClaim ensures that the transaction that has claimed a record has ended or can no longer be committed, so that
+// the record shows its outcome. On the server of the transaction, the row that stands for the record is locked until
+// the transaction ends. In a cluster the call may reach another node, which does not know the locks of the first. There
+// a committed write to the same row ensures that the transaction is refused if it commits later.
 func (s *Store) fenceClaim(ctx context.Context, id store.ID) error {
 	name := claimOf(id)
 	return s.fence(ctx, stmt(s.render(insertClaim), name), stmt(s.render(deleteClaim), name))
 }
 
-// fence commits statements in a transaction of its own.
+// fence commits statements in a transaction of their own.
 func (s *Store) fence(ctx context.Context, statements ...statement) error {
 	texts := []string{`START TRANSACTION`}
 	for i := range statements {

@@ -14,27 +14,27 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// gate stands between a handler and its transaction. It refuses what would end the transaction. What ends the
-// transaction behind its back, such as a procedure that commits, is noticed when the transaction is ended: see
-// [transaction.savepoint].
+// gate stands between a handler and its transaction. It refuses statements that would
+// end the transaction. If something else ends the transaction, such as a procedure
+// that commits, the store notices this when it ends the transaction: see setSavepoint.
 type gate struct {
 	sqltx.Gate
 	t *transaction
 
-	// call ends the last call early. The driver takes no other way to end one that is under way: to close the connection
-	// would write to it beside that.
+	// call cancels the last call. The driver has no other way to end a running
+	// call: closing the connection would write to it at the same time.
 	call atomic.Pointer[context.CancelFunc]
 	ctx  sqltx.Context
 
-	// messages are those that the handler added to its answer.
+	// messages are the messages that the handler added to its answer.
 	messages   []addition
 	answerSize outbox.AnswerSize
 
-	// gone says that the server undid the whole transaction with a statement.
+	// gone means that the server undid the whole transaction when a statement failed.
 	gone bool
 }
 
-// errGone is what a handler sees that continues after the server has undone its transaction.
+// errGone is returned to a handler that continues after the server has undone its transaction.
 var errGone = errors.New("mysql: the server undid the transaction, because of another one: return, to be run again")
 
 // run lets the handler use the connection for a statement.
@@ -62,7 +62,7 @@ func (g *gate) run(ctx context.Context, text string, call func(ctx context.Conte
 	rows := len(g.Open())
 	err := call(ctx, g.t.link.raw)
 	if len(g.Open()) == rows {
-		cancel() // what has no rows is over
+		cancel() // without rows the call is over
 	}
 	if !errors.Is(err, sqldriver.ErrSkip) {
 		g.note(err)
@@ -70,7 +70,7 @@ func (g *gate) run(ctx context.Context, text string, call func(ctx context.Conte
 	return err
 }
 
-// query is run for a statement that returns rows, which end with the gate.
+// query is run for a statement that returns rows. The rows end with the gate.
 func (g *gate) query(
 	ctx context.Context, text string, call func(ctx context.Context, raw rawConn) (sqldriver.Rows, error),
 ) (rows sqldriver.Rows, err error) {
@@ -87,7 +87,7 @@ func (g *gate) query(
 	return rows, err
 }
 
-// note looks at how a statement ended. The caller holds the gate.
+// note records how a statement ended. The caller holds the gate.
 func (g *gate) note(err error) {
 	if undone(err) || mysqlNumber(err) == errorLockWait && !strings.Contains(strings.ToUpper(g.Statement), "NOWAIT") {
 		g.Meet(err)
@@ -98,7 +98,7 @@ func (g *gate) note(err error) {
 	}
 }
 
-// interrupt ends the call that is under way, or the rows that are open, with the connection.
+// interrupt ends the running call, or the open rows, together with the connection.
 func (g *gate) interrupt() {
 	if cancel := g.call.Load(); cancel != nil {
 		(*cancel)()
@@ -112,18 +112,18 @@ func (g *gate) interrupt() {
 
 type gateKey struct{}
 
-// errSeveral is what a handler gets whose text holds more than one statement. The store's connections would take it,
-// and what was put into a text would be run.
+// errSeveral is returned for a text that holds more than one statement. The store's connections would accept such a
+// text, and SQL that was injected into it would run.
 var errSeveral = errors.New("mysql: a text holds several statements: run one at a time")
 
-// enders are the words by which statements begin that end a transaction, also those by which the server commits what
-// came before them.
+// enders are the first words of statements that end a transaction,
+// including statements before which the server commits.
 var enders = []string{
 	"COMMIT", "BEGIN", "START", "XA", "LOCK", "UNLOCK", "ALTER", "ANALYZE", "CACHE", "CHANGE", "CHECK", "FLUSH", "GRANT",
 	"INSTALL", "OPTIMIZE", "RENAME", "REPAIR", "RESET", "REVOKE", "SHUTDOWN", "STOP", "TRUNCATE", "UNINSTALL", "IMPORT",
 }
 
-// ends reports whether a statement would end a transaction, as far as its first words tell.
+// ends reports whether a statement would end a transaction, as far as its first words show.
 func ends(text string) bool {
 	words := firstWords(text)
 	switch words[0] {
@@ -138,17 +138,17 @@ func ends(text string) bool {
 	}
 }
 
-// plain are the words by which statements begin that cannot end a transaction.
+// plain are the first words of statements that cannot end a transaction.
 var plain = []string{
 	"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK", "SHOW", "EXPLAIN",
 	"DESCRIBE", "DESC", "DO", "SET", "VALUES", "CREATE", "DROP", "USE", "SIGNAL",
 }
 
-// mayEnd reports whether a statement that is let through may end a transaction all the same.
+// mayEnd reports whether a statement that is not refused may end a transaction anyway.
 func mayEnd(text string) bool { return !slices.Contains(plain, firstWords(text)[0]) }
 
-// firstWords are the first four words of a statement in upper case, behind its comments. A comment that the server runs
-// is none.
+// firstWords returns the first four words of a statement in upper case, without the comments before them. A comment
+// that the server runs counts as a statement.
 func firstWords(text string) (words [4]string) {
 	for i := range words {
 		text = behindComments(text)
@@ -164,7 +164,7 @@ func firstWords(text string) (words [4]string) {
 
 func isLetter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '_' }
 
-// behindComments is a text without the space and the comments that it begins with.
+// behindComments returns a text without the space, semicolons, parentheses and comments that it begins with.
 func behindComments(text string) string {
 	for {
 		text = strings.TrimLeft(text, " \t\r\n\f\v;(")
@@ -182,8 +182,9 @@ func behindComments(text string) string {
 	}
 }
 
-// several reports whether a text holds more than one statement: whether a semicolon that is neither quoted nor in a
-// comment has anything but space and comments behind it. What it cannot tell it takes for several.
+// several reports whether a text holds more than one statement: whether a semicolon
+// outside of quotes and comments is followed by anything but space and comments. A
+// text that it cannot parse counts as several statements if it has a semicolon.
 func several(text string) bool {
 	for i := 0; i < len(text); {
 		switch c := text[i]; {
@@ -214,8 +215,8 @@ func several(text string) bool {
 	return false
 }
 
-// quotedEnd is where a quoted text ends, whether or not a backslash escapes: if the two differ, it is not known, which
-// is -1.
+// quotedEnd returns where a quoted text ends. If the end depends on whether
+// a backslash escapes, the end is not known, and quotedEnd returns -1.
 func quotedEnd(text string) int {
 	quote, escaped, plain := text[0], -1, -1
 	for i := 1; i < len(text) && escaped < 0; i++ {

@@ -20,24 +20,24 @@ import (
 	"github.com/onceward/onceward/internal/sqltx"
 )
 
-// transactions is what the store keeps for the transactions that it runs.
+// transactions holds the store's state for the transactions that it runs.
 type transactions struct {
 	bridge *sqltx.Bridge
-	// slots leave a part of a pool that the application has too.
+	// slots leave free a part of a pool that the application uses too.
 	slots *sqltx.Slots
-	// joins says that the connections of handlers take several statements in one text.
+	// joins means that the connections of handlers accept several statements in one text.
 	joins bool
-	// level is the isolation level of the connections of handlers, as the server calls it.
+	// level is the isolation level of the connections of handlers, in the server's spelling.
 	level string
-	// unique are the keys of tables that are known to be unique.
+	// unique holds the keys of tables that are known to be unique.
 	unique sync.Map
-	// messages wakes those who wait for messages.
+	// messages wakes the workers that wait for messages.
 	messages sqltx.Hints
-	// flights are the operations that have a transaction under way in this process.
+	// flights are the operations whose transactions run in this process.
 	flights sqltx.Flights
 }
 
-// openHandlers opens the pool for handlers, whose statements are sent as the URL says.
+// openHandlers opens the pool for handlers, whose connections have the settings of the URL.
 func (s *Store) openHandlers() error {
 	connector, err := newConnector(s.location, s.tuneHandlers, keepLockWait, setHandlers)
 	if err == nil {
@@ -47,8 +47,8 @@ func (s *Store) openHandlers() error {
 	return err
 }
 
-// tuneHandlers sets how connections for handlers are made. Values go into the statements, and several statements into
-// one text, so that a transaction takes few round trips. The rest is as the URL says.
+// tuneHandlers sets how connections for handlers are made. Values are put into the statements, and several statements
+// into one text, so that a transaction takes few round trips. The other settings are taken from the URL.
 func (s *Store) tuneHandlers(config *driver.Config) {
 	config.InterpolateParams = true
 	config.MultiStatements = true
@@ -57,8 +57,8 @@ func (s *Store) tuneHandlers(config *driver.Config) {
 	config.Logger = driverLog{s.logger}
 }
 
-// selectLevel asks for the isolation level of a session and whether it writes, by both of their names, selectLimit for
-// what would cut off the answer, and selectClock for the time.
+// selectLevel reads the isolation level of a session and whether it is read-only, by both names of each variable.
+// selectLimit reads the limit that would cut off results, and selectClock reads the time.
 const (
 	selectLevel = `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation',
 		'transaction_read_only', 'tx_read_only')`
@@ -67,8 +67,8 @@ const (
 	selectClock = `SELECT 'clock', CONCAT(` + serverClock + `)`
 )
 
-// checkHandle refuses connections of handlers whose session has settings that the store cannot work with, and returns
-// what selectLevel asks for.
+// checkHandle returns an error if the sessions of handlers have settings that
+// the store cannot work with. It returns the variables that selectLevel reads.
 func checkHandle(ctx context.Context, conn sqldriver.Conn) (map[string]string, error) {
 	limit, err := queryPairs(ctx, conn, selectLimit)
 	if err != nil {
@@ -95,7 +95,7 @@ func checkHandle(ctx context.Context, conn sqldriver.Conn) (map[string]string, e
 	return variables, err
 }
 
-// openTransactions finds out what the connections of handlers can do.
+// openTransactions finds out what the connections of handlers support.
 func (s *Store) openTransactions(ctx context.Context) error {
 	s.bridge = sqltx.NewBridge(driver.MySQLDriver{})
 	l, err := connect(ctx, &s.handlersGate, s.handlers, true)
@@ -118,7 +118,7 @@ func (s *Store) openTransactions(ctx context.Context) error {
 	_, err = l.exec(sqltx.Undisturbed(ctx, settleTimeout), stmt(`DO 1`), stmt(`DO 2`))
 	s.joins = err == nil
 	if mysqlNumber(err) != 0 {
-		return nil // it takes one at a time
+		return nil // it accepts one statement at a time
 	}
 	return err
 }
@@ -131,8 +131,8 @@ func (s *Store) closeTransactions() {
 	}
 }
 
-// rawConn is a connection of the driver, past database/sql. A transaction that the store runs uses one, because only
-// there several statements can go in one round trip with each of their results.
+// rawConn is a connection of the driver, used without database/sql. Transactions of the store use it, because only the
+// driver can send several statements in one round trip and return the result of each.
 type rawConn interface {
 	sqldriver.Conn
 	sqldriver.ConnPrepareContext
@@ -142,18 +142,18 @@ type rawConn interface {
 	sqldriver.Validator
 }
 
-// link is the connection of one transaction. It is taken from its pool as a whole, so that nothing but the transaction
-// uses what database/sql would call at other times only.
+// link is the connection of one transaction. It is taken from its pool for the
+// whole transaction, so that database/sql makes no calls on it in between.
 type link struct {
 	pool *sql.Conn
 	raw  rawConn
-	// joins says that the server takes several statements in one text.
+	// joins means that the server accepts several statements in one text.
 	joins bool
-	// give gives back the share of the pool that its transaction has taken, if it has.
+	// give returns the transaction's share of the pool. It is nil if the transaction has none.
 	give func()
 }
 
-// errUnconnected is the error of a call for which there was no connection.
+// errUnconnected means that there was no connection for a call.
 var errUnconnected = errors.New("no connection")
 
 // take takes a connection from a pool.
@@ -166,7 +166,7 @@ func take(ctx context.Context, gate *redial.Gate, db *sql.DB) (*sql.Conn, error)
 	return conn, nil
 }
 
-// connect takes a connection from a pool, for its statements to be sent past database/sql.
+// connect takes a connection from a pool, to send statements on it without database/sql.
 func connect(ctx context.Context, gate *redial.Gate, db *sql.DB, joins bool) (*link, error) {
 	pool, err := take(ctx, gate, db)
 	if err != nil {
@@ -187,8 +187,8 @@ func connect(ctx context.Context, gate *redial.Gate, db *sql.DB, joins bool) (*l
 	return l, nil
 }
 
-// session is the server's number of the connection, and which server that is; zero for a connection that the store has
-// not made.
+// session returns the server's number of the connection, and the name of
+// the server. Both are empty for a connection that the store did not make.
 func (l *link) session() (number int64, node string) {
 	if own, ok := l.raw.(*session); ok {
 		return own.number, own.node
@@ -199,11 +199,10 @@ func (l *link) session() (number int64, node string) {
 // lost reports whether the connection is closed.
 func (l *link) lost() bool { return !l.raw.IsValid() }
 
-// cut closes the connection under the hands of whoever uses it. The server undoes what was not committed when it
-// notices.
+// cut closes the connection even while it is in use. The server undoes what was not committed when it notices.
 func (l *link) cut() { _ = l.raw.Close() }
 
-// release returns the connection to its pool, which does not use one again that was cut.
+// release returns the connection to its pool, which discards it if it was cut.
 func (l *link) release() {
 	if l.give != nil {
 		defer l.give()
@@ -214,20 +213,20 @@ func (l *link) release() {
 	_ = l.pool.Close()
 }
 
-// statement is a text with its arguments, which are numbers and bytes alone: as literals they mean the same in every
-// sql_mode.
+// statement is a text with its arguments, which are written as numbers and
+// hexadecimal bytes alone: such literals have the same meaning in every sql_mode.
 type statement struct {
 	text string
 	args []any
 }
 
-// stmt makes a statement.
+// stmt returns a statement.
 func stmt(text string, args ...any) statement { return statement{text, args} }
 
-// literal writes the statement with its arguments in their places.
+// literal returns the statement with its arguments in their places.
 func (s *statement) literal() string { return string(s.appendTo(nil)) }
 
-// appendTo appends the statement as literal writes it.
+// appendTo appends the text that literal returns.
 func (s *statement) appendTo(b []byte) []byte {
 	text := s.text
 	for _, arg := range s.args {
@@ -256,10 +255,10 @@ func (s *statement) appendTo(b []byte) []byte {
 	return append(b, text...)
 }
 
-// usualText is what the statements of most round trips take.
+// usualText is the size of the statements of most round trips.
 const usualText = 2048
 
-// texts puts statements into as few round trips as the connection can.
+// texts joins statements into as few texts, and so round trips, as the connection allows.
 func (l *link) texts(statements []statement) []string {
 	if l.joins {
 		b := make([]byte, 0, usualText)
@@ -278,11 +277,11 @@ func (l *link) texts(statements []statement) []string {
 	return all
 }
 
-// results are what statements came to: the LAST_INSERT_ID of each, and how many rows it wrote.
+// results holds the LAST_INSERT_ID of each statement, and how many rows it wrote.
 type results struct{ ids, rows []int64 }
 
-// exec runs statements that return no rows, up to the first that fails. What fails behind a COMMIT, one at a time, does
-// not undo that: it is the connection that is of no use any more.
+// exec runs statements that return no rows, and stops at the first error. If statements are sent one at a time, an
+// error after COMMIT does not undo the commit: exec then cuts the connection, and returns no error.
 func (l *link) exec(deadline time.Time, statements ...statement) (all results, err error) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -307,7 +306,7 @@ func (l *link) exec(deadline time.Time, statements ...statement) (all results, e
 	return all, nil
 }
 
-// query runs statements of which some return rows, up to the first that fails. Read is called with each row.
+// query runs statements of which some return rows, and stops at the first error. It calls read with each row.
 func (l *link) query(deadline time.Time, read func(row []sqldriver.Value) error, statements ...statement) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -347,7 +346,7 @@ func readResults(rows sqldriver.Rows, read func(row []sqldriver.Value) error) (e
 	}
 }
 
-// int64Of reads a number, which the driver returns as such or, in older versions, as text.
+// int64Of returns a number, which the driver returns as a number or, in older versions, as text.
 func int64Of(value sqldriver.Value) (int64, error) {
 	switch v := value.(type) {
 	case int64:

@@ -17,30 +17,30 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A transaction that the store runs for a caller goes one way: it takes a connection, begins, decides, hands the
-// transaction to the work through a gate, and commits or rolls back what the work has left of it. [Store.Transact],
-// [Store.CheckpointTx], [Store.FinishMessageTx] and [Store.InTx] differ in their plans alone.
+// Every transaction that the store runs for a caller takes the same steps: it takes a connection, begins, decides,
+// passes the transaction to the work through a gate, and commits or rolls back. [Store.Transact], [Store.CheckpointTx],
+// [Store.FinishMessageTx] and [Store.InTx] differ only in their plans.
 
 // plan is what distinguishes one kind of transaction from the others. It embeds its transaction, whose methods are the
-// defaults: those of a transaction without a record.
+// defaults, for a transaction without a record.
 type plan interface {
-	// claim is what the first round trip does, read takes the rows that come back, and decide says by them, or by the
-	// error that stopped it, whether the work is run.
+	// claim returns the statements of the first round trip, and read takes the rows that they return. decide decides
+	// whether the work is run, by these rows or by the error that stopped the round trip.
 	claim() []statement
 	read(row []sqldriver.Value) error
 	decide(cause error) (run bool, err error)
-	// declined says how the call ends if the work is not run. The transaction is rolled back by then.
+	// declined returns the result of the call if the work is not run. The transaction is rolled back by then.
 	declined() error
-	// work calls the caller's work. The error is the work's own; one with which everything is to be undone.
+	// work calls the caller's work, and returns the work's own error. With an error everything is undone.
 	work(ctx context.Context) (store.TxAction, error)
-	// prepare makes ready what is written together with COMMIT, and may use the connection for it.
+	// prepare prepares what is written together with COMMIT, and may use the connection for it.
 	prepare() error
-	// write is what is written together with COMMIT, and wrote reads the LAST_INSERT_ID of each statement.
+	// write returns the statements that are sent together with COMMIT, and wrote reads the LAST_INSERT_ID of each.
 	write() []statement
 	wrote(ids []int64)
-	// learned says what became of a commit that ended in an error, or errNotLearned.
+	// learned returns the outcome of a commit that ended in an error, or errNotLearned.
 	learned(ctx context.Context, cause error) error
-	// spoiled is the error of work that has ended the transaction itself. The cause is the work's own error.
+	// spoiled returns the error of work that has ended the transaction itself. The cause is the work's own error.
 	spoiled(reason, cause error) error
 }
 
@@ -51,25 +51,26 @@ type transaction struct {
 	link  *link
 	gate  gate
 
-	// keyed says that there is a record, which tells what became of the transaction, and id which.
+	// keyed means that there is a record, which shows the outcome of the transaction. id is the ID of the record.
 	keyed bool
 	id    store.ID
-	// level is that of the transaction.
+	// level is the isolation level of the transaction.
 	level sql.IsolationLevel
-	// lease is the time after which the server may end a transaction that is idle.
+	// lease is the time after which the server may end an idle transaction.
 	lease time.Duration
-	// answers says that there will be an answer, to which the work may add messages; adds, that it added any.
+	// answers means that there will be an answer, to which the
+	// work may add messages. adds means that it added messages.
 	answers bool
 	adds    atomic.Bool
-	// session is the server's number of the connection, and node which server that is; both are known where there is a
-	// record.
+	// session is the server's number of the connection, and node
+	// identifies the server. Both are known if there is a record.
 	session int64
 	node    string
-	// began is when the connection was taken.
+	// began is the time at which the connection was taken.
 	began time.Time
 
-	// longest is how long the work may take, zero for as long as it likes, and limit revokes the transaction of work that
-	// takes longer: then late says what that came to, and released that the connection is released.
+	// longest is how long the work may take, or zero for no limit. limit revokes the transaction of work that takes
+	// longer. Then late is the error of the call, and released means that the connection is released.
 	longest  time.Duration
 	limit    sqltx.Limit
 	late     error
@@ -77,7 +78,7 @@ type transaction struct {
 	flight   *sqltx.Flight
 }
 
-// The defaults of a plan.
+// The default methods of a plan.
 
 func (t *transaction) read([]sqldriver.Value) error                 { return nil }
 func (t *transaction) decide(cause error) (bool, error)             { return cause == nil, cause }
@@ -90,7 +91,7 @@ func (t *transaction) spoiled(reason, cause error) error {
 	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
 }
 
-// retry runs tries until one is not undone by the server: see [sqltx.Retry].
+// retry repeats a transaction that the server undoes: see [sqltx.Retry].
 func retry(ctx context.Context, startOnly bool, try func(ctx context.Context) error) error {
 	gaveUp, err := sqltx.Retry(ctx, startOnly, try)
 	if gaveUp {
@@ -136,8 +137,8 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	return t.finish(action, err)
 }
 
-// The store's savepoint marks the transaction: it is gone if the transaction was ended, whoever did it and whatever was
-// begun since, and then what names it is an SQL error that stops a commit.
+// The store's savepoint marks the transaction. If the transaction was ended, by anyone and even if another one was
+// begun since, the savepoint is gone. A statement that names it is then an SQL error, which stops a commit.
 var (
 	setSavepoint     = stmt(`SAVEPOINT onceward_begun`)
 	releaseSavepoint = stmt(`RELEASE SAVEPOINT onceward_begun`)
@@ -146,18 +147,19 @@ var (
 	rollback         = stmt(`ROLLBACK`)
 )
 
-// thisNode tells one server of a cluster from the others.
+// thisNode is the SQL expression that distinguishes one server of a cluster from the others.
 const thisNode = `CONCAT(@@hostname, ':', @@port)`
 
-// errorNoSavepoint is that of a savepoint which is gone.
+// errorNoSavepoint is the error for a savepoint that is gone.
 const errorNoSavepoint = 1305
 
-// The session of a transaction. A statement that fails with a deadlock ends the transaction: with autocommit off what
-// follows it is part of another one, and is undone, instead of being committed by itself. A node that stops in
-// mid-transaction is put out by the server when it has been idle for too long. How long a statement waits for a row is
-// the user's setting for the statements of the work, and short for those of the store.
+// The settings of a transaction's session. A statement that fails with a deadlock ends the transaction. With autocommit
+// off, the statements after it belong to a new transaction and are undone, instead of being committed one by one. If a
+// process stops in mid-transaction, the server closes its connection when it has been idle for too long. The lock wait
+// is the user's setting for the statements of the work, and short for the statements of the store.
 const (
-	// setBorrowed sets a connection of the application, and returnBorrowed gives it back as it was.
+	// keepBorrowed saves the settings of a connection of the application,
+	// setBorrowed changes them, and returnBorrowed restores them.
 	keepBorrowed = `SET @onceward_autocommit = @@autocommit, @onceward_lock_wait = @@innodb_lock_wait_timeout,
 		@onceward_idle = @@wait_timeout`
 	setBorrowed    = `SET SESSION autocommit = 0, innodb_lock_wait_timeout = ?, wait_timeout = ?`
@@ -178,7 +180,7 @@ const (
 	idleGrace = 5 * time.Second
 	// handlersIdle is how long a connection for handlers may be idle: twice as long as a usual lease.
 	handlersIdle = 70 * time.Second
-	// plainIdle is how long a transaction may be idle that has no lease.
+	// plainIdle is how long a transaction without a lease may be idle.
 	plainIdle = 10 * time.Minute
 )
 
@@ -187,7 +189,7 @@ var (
 	impatient = stmt(`SET SESSION innodb_lock_wait_timeout = ?`, lockWait)
 )
 
-// beginning are the statements that come first in a transaction.
+// beginning returns the first statements of a transaction.
 func (t *transaction) beginning() []statement {
 	idle, set := t.idle()
 	switch {
@@ -200,7 +202,7 @@ func (t *transaction) beginning() []statement {
 	}
 }
 
-// ending is how a transaction ends by these statements: the connection is what it was before.
+// ending returns the statements that end a transaction, with the statements that restore the connection's settings.
 func (t *transaction) ending(statements ...statement) []statement {
 	statements = append([]statement{impatient}, statements...)
 	if _, set := t.idle(); !t.store.opened {
@@ -211,8 +213,8 @@ func (t *transaction) ending(statements ...statement) []statement {
 	return statements
 }
 
-// idle is how many seconds the transaction may be idle, and whether that has to be said: the store's own connections
-// are bounded by themselves at about what is usual.
+// idle returns how many seconds the transaction may be idle, and whether the session has to be set to that: the store's
+// own connections already have a limit that suits most leases.
 func (t *transaction) idle() (seconds int, set bool) {
 	idle := plainIdle
 	if t.lease > 0 {
@@ -221,15 +223,15 @@ func (t *transaction) idle() (seconds int, set bool) {
 	return int(math.Ceil(idle.Seconds())), idle > handlersIdle || 2*idle < handlersIdle
 }
 
-// begin is the first round trip: what the plan claims, and the savepoint. A caller who
-// leaves does not cut it off, because the server would keep what is locked until it noticed.
+// begin runs the first round trip: the statements of the plan's claim, and the savepoint. It is not interrupted if the
+// caller leaves, because the server would keep its locks until it noticed.
 func (t *transaction) begin(ctx context.Context) error {
 	statements := append(t.beginning(), t.plan.claim()...)
 	return t.link.query(sqltx.Undisturbed(ctx, settleTimeout), t.plan.read, append(statements, patient, setSavepoint)...)
 }
 
-// notBegun ends a transaction whose connection was lost at its beginning: nothing was done. It is worth another try if
-// the connection turned out dead.
+// notBegun returns the error of a transaction whose connection was lost at its beginning: nothing was done. It is tried
+// again unless the caller has left, because the connection may have been dead before.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return &sqltx.UndoneError{Cause: err, Early: true}
@@ -237,8 +239,8 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 	return unavailable(err)
 }
 
-// decided asks the plan whether the work is run, and rolls back if not. An error that says the node takes no writes
-// makes the pool look for another one.
+// decided asks the plan whether the work is run, and rolls back if
+// not. If the node accepts no writes, the pool looks for another one.
 func (t *transaction) decided(ctx context.Context, cause error) (run bool, err error) {
 	run, err = t.plan.decide(cause)
 	if run && err == nil {
@@ -266,7 +268,7 @@ func (t *transaction) decided(ctx context.Context, cause error) (run bool, err e
 	return false, t.plan.declined()
 }
 
-// unavailableUnlessRefused wraps an error of the database, and leaves one of the model as it is.
+// unavailableUnlessRefused wraps an error of the database, and returns an error of the state machine unchanged.
 func unavailableUnlessRefused(err error) error {
 	if errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalidEvent) {
 		return err
@@ -274,8 +276,8 @@ func unavailableUnlessRefused(err error) error {
 	return unavailable(err)
 }
 
-// execute hands the transaction to the work and closes the gate behind it, also if the work panics or ends its
-// goroutine.
+// execute passes the transaction to the work and closes the gate
+// afterwards, even if the work panics or ends its goroutine.
 func (t *transaction) execute(ctx context.Context) (action store.TxAction, err error) {
 	returned := false
 	defer func() {
@@ -288,7 +290,7 @@ func (t *transaction) execute(ctx context.Context) (action store.TxAction, err e
 		}
 	}()
 	if t.longest > 0 {
-		ctx = context.WithoutCancel(ctx) // its limit alone ends the work
+		ctx = context.WithoutCancel(ctx) // only its limit ends the work
 	}
 	t.gate.t = t
 	t.limit.Start(t.longest, t)
@@ -297,7 +299,7 @@ func (t *transaction) execute(ctx context.Context) (action store.TxAction, err e
 	return action, err
 }
 
-// What work may leave of its transaction.
+// The errors of a transaction that the work has left in a bad state.
 var (
 	errEnded  = errors.New("the work ended the transaction that is not its to end")
 	errLost   = errors.New("the connection was lost before the work was done")
@@ -305,7 +307,7 @@ var (
 	errUndone = errors.New("the server undid a transaction behind a statement that may have ended it")
 )
 
-// finish ends the transaction as the work said. The cause is the work's error.
+// finish ends the transaction by the action that the work returned. The cause is the work's error.
 func (t *transaction) finish(action store.TxAction, cause error) error {
 	if t.link.lost() {
 		t.kill() // so that its key is free
@@ -317,10 +319,10 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 		return &sqltx.UndoneError{Cause: errors.Join(errLost, t.gate.Conflict, cause)}
 	case t.link.lost():
 		return unavailable(errors.Join(cmp.Or(t.gate.GaveUp, errLost), cause))
-	case t.gate.gone: // what came after it was refused
+	case t.gate.gone: // later statements were refused
 		return t.gone(nil, cause)
 	case t.gate.Conflict != nil:
-		action = store.TxRollback // work that has answered an error of its neighbours is run again
+		action = store.TxRollback // work that met a conflict is run again
 	}
 	switch action {
 	case store.TxRollback:
@@ -333,8 +335,8 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	}
 }
 
-// gone ends a transaction that the server has undone, with its savepoint, because of another one: by the conflict that
-// the work has met, or by this one.
+// gone ends a transaction that the server has undone, with its savepoint, because of another one. The conflict is the
+// one that the work has met, or else the argument.
 func (t *transaction) gone(conflict, cause error) error {
 	if t.gate.Ending.Load() {
 		_ = t.rollback()
@@ -344,8 +346,7 @@ func (t *transaction) gone(conflict, cause error) error {
 	return t.undo(cause, rollback)
 }
 
-// undo rolls back, and returns the cause. If a statement failed because of the neighbours, the work gets another
-// chance.
+// undo rolls back, and returns the cause. If a statement failed because of another transaction, the work is run again.
 func (t *transaction) undo(cause error, statements ...statement) error {
 	_, err := t.link.exec(time.Now().Add(settleTimeout), t.ending(statements...)...)
 	if mysqlNumber(err) == errorNoSavepoint {
@@ -364,7 +365,7 @@ func (t *transaction) undo(cause error, statements ...statement) error {
 	return cause
 }
 
-// rollback ends the transaction without a trace.
+// rollback rolls back the transaction.
 func (t *transaction) rollback() error {
 	if t.link.lost() {
 		return nil
@@ -373,14 +374,14 @@ func (t *transaction) rollback() error {
 	return err
 }
 
-// release returns the connection, unless that was done when the transaction was revoked.
+// release returns the connection, unless it was returned when the transaction was revoked.
 func (t *transaction) release() {
 	if !t.released {
 		t.link.release()
 	}
 }
 
-// errLateEnded is what becomes of late work that may have ended the transaction itself.
+// errLateEnded is the error of late work that may have ended the transaction itself.
 var errLateEnded = errors.New("the work may have ended the transaction that is not its to end, and did not return")
 
 // Revoke implements [sqltx.Revocable].
@@ -392,15 +393,15 @@ func (t *transaction) Revoke() {
 	}
 	t.store.waits.Wake(t.id)
 	if !quiet {
-		t.gate.Close(t.store.logger) // which waits as long as the call under way takes
+		t.gate.Close(t.store.logger) // this waits for the running call
 	}
-	t.link.cut() // it is not used again: late work may know it
+	t.link.cut() // it is not used again: late work may still refer to it
 	t.link.release()
 	t.released = true
 }
 
-// undoLate ends the transaction, and returns what that came to. It reports whether the work is done with the
-// connection.
+// undoLate ends the transaction of late work, and returns the error of
+// the call. It reports whether the work no longer uses the connection.
 func (t *transaction) undoLate() (quiet bool, err error) {
 	t.gate.Lock()
 	if t.gate.Seize(t.store.logger, func() bool { return true }) {
@@ -419,9 +420,10 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 	return quiet, unavailable(sqltx.ErrLate)
 }
 
-// kill tells the server to end the connection of the transaction, if it is still at it: it would go on with a statement
-// to its end, and it does not hear at once of a connection that was cut. Another server would end another's, and so
-// would this one if it was restarted since: its connections are then counted from one again.
+// kill makes the server end the connection of the transaction. Otherwise the server would run a
+// statement to its end, and would notice a cut connection only later. kill first checks that it
+// has reached the same server and that the server was not restarted since. Otherwise the number
+// may belong to another connection, because a restarted server counts its connections from one.
 func (t *transaction) kill() {
 	if t.session == 0 {
 		return
@@ -436,15 +438,15 @@ func (t *transaction) kill() {
 		if err == nil && node == t.node && uptime-1 >= time.Since(t.began).Seconds() {
 			_, err = conn.ExecContext(ctx, `KILL CONNECTION `+strconv.FormatInt(t.session, 10))
 		}
-		return err // it may be gone, which is what is wanted
+		return err // the connection may be gone already
 	})
 }
 
-// selectUptime asks for how many seconds the server has been there. It is the difference of two times in whole seconds.
+// selectUptime reads how many seconds ago the server was started. It is the difference of two times in whole seconds.
 const selectUptime = `SHOW GLOBAL STATUS LIKE 'Uptime'`
 
-// awaitUndone waits until the server has undone what it was told to end: it says that it will, and not that it has, and
-// until then the key is locked.
+// awaitUndone waits until the server has undone the transaction that kill ended. The server replies to KILL before it
+// has done so, and until then the key is locked.
 func (t *transaction) awaitUndone() {
 	if !t.keyed {
 		return
@@ -459,5 +461,5 @@ func (t *transaction) awaitUndone() {
 	}
 }
 
-// lookTimeout bounds a look at the server on the side.
+// lookTimeout bounds a query that is sent to the server on another connection.
 const lookTimeout = 5 * time.Second

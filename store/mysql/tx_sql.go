@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/internal/sqltx"
 )
 
-// SQL returns the *sql.Tx of the transaction; one that is over when the handler has returned.
+// SQL returns the *sql.Tx of the transaction, or one that has already ended if the handler has returned.
 func (g *gate) SQL() *sql.Tx {
 	return g.Gate.SQL(g.t.store.bridge, func() sqldriver.Conn { return &bridgeConn{gate: g} })
 }
@@ -32,8 +32,8 @@ var (
 	_ sqldriver.NamedValueChecker  = (*bridgeConn)(nil)
 )
 
-// CheckNamedValue leaves values to the driver, which knows more types than database/sql. It does not use the
-// connection, so it needs no turn.
+// CheckNamedValue leaves values to the driver, which supports more types than database/sql. It does not use the
+// connection, so it does not enter the gate.
 func (c *bridgeConn) CheckNamedValue(v *sqldriver.NamedValue) error {
 	return c.gate.t.link.raw.CheckNamedValue(v)
 }
@@ -56,7 +56,8 @@ func (c *bridgeConn) PrepareContext(ctx context.Context, query string) (sqldrive
 	return prepared, err
 }
 
-// ExecContext runs a statement. Where the driver does not put the arguments into the text, database/sql prepares it.
+// ExecContext runs a statement. If the driver does not put the
+// arguments into the text, database/sql prepares the statement.
 func (c *bridgeConn) ExecContext(
 	ctx context.Context, query string, args []sqldriver.NamedValue,
 ) (result sqldriver.Result, err error) {
@@ -84,7 +85,7 @@ type bridgeStmt struct {
 	inputs int
 }
 
-// Close ends the statement.
+// Close closes the statement.
 func (s *bridgeStmt) Close() error {
 	if err := s.gate.Enter(); err != nil {
 		return nil // it ends with the connection
@@ -93,10 +94,10 @@ func (s *bridgeStmt) Close() error {
 	return s.inner.Close()
 }
 
-// NumInput is the number of the statement's parameters.
+// NumInput returns the number of the statement's parameters.
 func (s *bridgeStmt) NumInput() int { return s.inputs }
 
-// CheckNamedValue leaves values to the sqldriver.
+// CheckNamedValue leaves values to the driver.
 func (s *bridgeStmt) CheckNamedValue(v *sqldriver.NamedValue) error {
 	if checker, ok := s.inner.(sqldriver.NamedValueChecker); ok {
 		return checker.CheckNamedValue(v)
@@ -104,10 +105,10 @@ func (s *bridgeStmt) CheckNamedValue(v *sqldriver.NamedValue) error {
 	return sqldriver.ErrSkip
 }
 
-// Exec is not called: ExecContext is there.
+// Exec is not called, because ExecContext exists.
 func (s *bridgeStmt) Exec([]sqldriver.Value) (sqldriver.Result, error) { return nil, sqldriver.ErrSkip }
 
-// Query is not called: QueryContext is there.
+// Query is not called, because QueryContext exists.
 func (s *bridgeStmt) Query([]sqldriver.Value) (sqldriver.Rows, error) { return nil, sqldriver.ErrSkip }
 
 // ExecContext runs the statement.
@@ -139,7 +140,7 @@ type bridgeRows struct {
 // openRows are rows that the gate closes.
 type openRows struct{ *bridgeRows }
 
-// Close ends the rows. An error is an error of the connection, which is looked at.
+// Close closes the rows. It ignores the error, which would be an error of the connection: the connection is checked.
 func (r openRows) Close() {
 	_ = r.inner.Close()
 	r.cancel()
@@ -160,7 +161,7 @@ func (r *bridgeRows) Next(dest []sqldriver.Value) error {
 	return err
 }
 
-// Close ends the rows.
+// Close closes the rows.
 func (r *bridgeRows) Close() error {
 	if err := r.gate.Enter(); err != nil {
 		return nil // the gate has closed them
@@ -173,7 +174,7 @@ func (r *bridgeRows) Close() error {
 	return err
 }
 
-// HasNextResultSet implements [sqldriver.RowsNextResultSet]: a procedure may return several.
+// HasNextResultSet implements [sqldriver.RowsNextResultSet]: a procedure may return several result sets.
 func (r *bridgeRows) HasNextResultSet() bool {
 	if err := r.gate.Enter(); err != nil {
 		return false

@@ -15,42 +15,44 @@ import (
 
 var _ store.Transactor = (*Store)(nil)
 
-// The statements of a transaction with a record. Its record is written once, at the end, over nothing or over what was
-// seen at the beginning. Until then a row of another table stands for it, which is there for as long as the transaction
-// lasts, and keeps the next one of the same key from beginning: to find it locked costs no wait. That table is small,
-// and its rows have one index: what is written twice is not the record. The primary key of the records stays the last
-// line of defence.
+// The statements of a transaction with a record. The record is written once, at the end: as a new row, or over the row
+// that was read at the beginning. Until then a row of another table stands for it. That row exists as long as the
+// transaction, and keeps the next transaction of the same key from beginning; finding it locked takes no wait. The
+// other table is small and its rows have one index, so it is cheaper to write twice than the record. The primary key of
+// the records stays the last line of defence.
 const (
 	lockClaim   = `SELECT l.name FROM @lock l WHERE l.name = ? FOR UPDATE NOWAIT`
 	insertClaim = `INSERT INTO @lock (name, number) VALUES (?, @now) ON DUPLICATE KEY UPDATE number = @now`
 	deleteClaim = `DELETE FROM @lock WHERE name = ?`
-	// lookUp always returns a row: that of the lock, whose number is the time, with the record if there is one. It is a
-	// statement behind the lock: so it sees what the last holder of that has committed.
+	// lookUp always returns a row: the row of the lock, whose number is the time, with the record if there is one. It
+	// runs after the statement that takes the lock, so it sees what the last holder of the lock has committed.
 	lookUp = `SELECT l.number, @@global.read_only, ` + allColumns + `
 		FROM @lock l LEFT JOIN @record r ON r.hash = ? WHERE l.name = ?`
 	// lookUpApart is lookUp without the row of the lock.
 	lookUpApart = `SELECT @now, @@global.read_only, ` + allColumns + `
 		FROM (SELECT 1 AS one) AS always LEFT JOIN @record r ON r.hash = ?`
-	// askSession asks of a connection that the store has not made what it knows of its own.
+	// askSession reads the number and the node of a connection that the store did not make.
 	askSession = `SELECT CONNECTION_ID(), @node`
-	// writeNew makes a record, and checkToken, behind it, stops the commit if its token may have been used for one that
-	// was removed, also after it was drawn: what removes a record raises the number first, and from the insert on nothing
-	// else can take the place, so that no removal is overlooked. A number is out of range then, which is an error in every
-	// sql_mode. So it is if there is no number to compare with: MAX makes a row of nothing. To check it in the insert
-	// itself costs the server more than a second statement does.
+	// writeNew creates a record. checkToken runs after it, and stops the commit if the token may have
+	// been used by a removed record, even one that was removed after the token was drawn. No removal
+	// is overlooked: a removal raises the floor first, and after the insert no other record can take
+	// the place. checkToken then computes a number that is out of range, which is an error in every
+	// sql_mode. It does the same if there is no floor to compare with, because MAX returns a row even
+	// without rows. A check in the insert itself costs the server more than a second statement.
 	writeNew = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
 		VALUES (?, ?, ?, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?)`
 	checkToken = `SELECT 1 + 9223372036854775807 * COALESCE(MAX(value) >= ?, 1) FROM @meta
 		WHERE name = 'max_removed_attempt'`
-	// checkTokenNow is checkToken where a statement sees what was there when the work first read: it reads behind a lock.
+	// checkTokenNow is checkToken for isolation levels at which a statement sees only what was there when the work
+	// first read. It reads with a lock, and so sees the latest commit.
 	checkTokenNow = checkToken + ` LOCK IN SHARE MODE`
-	// writeOver writes over the record that was found, at the attempt and the revision that it had then.
+	// writeOver overwrites the record that was found, if its attempt and revision are unchanged.
 	writeOver = `UPDATE @record SET attempt = ?, revision = ?, state = ?, due = LAST_INSERT_ID(@now + ?),
 			settled_at = @now, created_at = ?, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ?`
 )
 
-// The statements that set the level of the next transaction.
+// The statements that set the isolation level of the next transaction.
 var (
 	setReadCommitted = stmt(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED`)
 	setLevels        = map[sql.IsolationLevel][]statement{
@@ -60,15 +62,15 @@ var (
 	}
 )
 
-// readCommitted reports whether the transaction is at that level, which locks no gaps between rows.
+// readCommitted reports whether the transaction is at READ COMMITTED, which locks no gaps between rows.
 func (t *transaction) readCommitted() bool {
 	return t.level == sql.LevelReadCommitted || t.level == sql.LevelDefault && t.store.level == "READ-COMMITTED"
 }
 
-// claims are the statements that begin a transaction with a record. At a level that locks the gaps between rows, to look
-// for what is not there would keep neighbours with other keys from writing, and they would undo each other: there a
-// transaction of its own looks before. What is committed between the two is found by the insert of the record, which
-// then fails, and all is undone and decided again.
+// claims returns the statements that begin a transaction with a record. At a level that locks the gaps between rows, a
+// search for a missing row would keep transactions with other keys from writing, and they would undo each other. There
+// a separate transaction looks first. If another transaction commits between the two, the write of the record fails,
+// and everything is undone and decided again.
 func (t *transaction) claims() []statement {
 	s, name, hash := t.store, claimOf(t.id), t.id.HashBytes()
 	lock, insert := stmt(s.render(lockClaim), name), stmt(s.render(insertClaim), name)
@@ -85,10 +87,10 @@ func (t *transaction) claims() []statement {
 	return claims
 }
 
-// claimOf is the name of the row that stands for a record while a transaction has it.
+// claimOf returns the name of the row that stands for a record while a transaction has claimed it.
 func claimOf(id store.ID) []byte { return lockOf("record", id.AppendBinary(nil)) }
 
-// view is what a transaction with a record has seen.
+// view is what a transaction with a record has read.
 type view struct {
 	now      time.Time
 	readOnly bool
@@ -98,14 +100,15 @@ type view struct {
 }
 
 const (
-	// viewColumns is how many columns lookUp has in front of those of the record, and allOfLookUp all of them.
+	// viewColumns is how many columns lookUp has before the columns
+	// of the record, and allOfLookUp is how many it has in all.
 	viewColumns = 2
 	allOfLookUp = viewColumns + 8
-	// sessionColumns is how many askSession has.
+	// sessionColumns is how many columns askSession has.
 	sessionColumns = 2
 )
 
-// readView takes a row of lookUp or askSession; those of other statements tell nothing.
+// readView reads a row of lookUp or askSession. It ignores the rows of other statements.
 func (t *transaction) readView(raw []sqldriver.Value, v *view) (err error) {
 	switch len(raw) {
 	case sessionColumns:
@@ -128,15 +131,16 @@ func (t *transaction) readView(raw []sqldriver.Value, v *view) (err error) {
 	return err
 }
 
-// LongestWork implements [store.Transactor]: a handler gets the lease.
+// LongestWork implements [store.Transactor]: a handler may use its whole lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
 
 // InFlight implements [store.Transactor].
 func (s *Store) InFlight(id store.ID) bool { return s.flights.Has(id) }
 
-// Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
-// neighbours, and decided again if another one was faster. On a cluster that certifies at commit, a duplicate on
-// another node may run the work too: of the two one is committed, and the other one, undone, gets its answer.
+// Transact implements [store.Transactor]. The work is run again if the server undid the
+// transaction because of another one, and the request is decided again if another transaction was
+// faster. In a cluster that certifies at commit, a duplicate on another node may run the work
+// too: one of the two is committed, and the other is undone and gets the answer of the first.
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
 ) (v store.Verdict, err error) {
@@ -178,22 +182,22 @@ type handlerPlan struct {
 	event store.Event
 	run   func(context.Context, store.Verdict) store.Settlement
 	view
-	granted store.Record // with the right to execute
-	// elsewhere says that a transaction of another process has the record.
+	granted store.Record // the record with the right to execute
+	// elsewhere means that a transaction of another process has claimed the record.
 	elsewhere bool
 
 	executed   bool
 	verdict    store.Verdict
 	settlement store.Settlement
 	settled    store.Record
-	answer     int   // which of the statements that are written is the answer
+	answer     int   // the index of the statement that writes the answer
 	revision   int64 // of the answer
 }
 
-// result is the verdict.
+// result returns the verdict of the transaction.
 func (x *handlerPlan) result() store.Verdict {
 	switch {
-	case !x.executed || x.verdict.Decision != store.DecisionExecute: // not run, or another one was faster
+	case !x.executed || x.verdict.Decision != store.DecisionExecute: // not run, or another transaction was faster
 	case x.settlement.Action == store.TxRollback:
 		x.verdict.Record = x.before
 	default:
@@ -206,8 +210,8 @@ func (x *handlerPlan) claim() []statement { return x.claims() }
 
 func (x *handlerPlan) read(raw []sqldriver.Value) error { return x.readView(raw, &x.view) }
 
-// decide says what the request may do. Where another transaction has the record it may not execute; what is there it
-// may have.
+// decide decides what the request may do. If another transaction has claimed the record, the request may not execute,
+// but it may get the answer that is committed.
 func (x *handlerPlan) decide(cause error) (run bool, err error) {
 	switch {
 	case locked(cause):
@@ -229,7 +233,7 @@ func (x *handlerPlan) decide(cause error) (run bool, err error) {
 	return outcome.Decision == store.DecisionExecute && outcome.Origin != store.OriginRepeated, nil
 }
 
-// origin is that of the work which has run already, if it has.
+// origin returns the origin of the work if it has already run, and the argument otherwise.
 func (x *handlerPlan) origin(found store.Origin) store.Origin {
 	if x.executed {
 		return x.verdict.Origin
@@ -237,8 +241,8 @@ func (x *handlerPlan) origin(found store.Origin) store.Origin {
 	return found
 }
 
-// declined looks at what is committed where another transaction has the record, and writes down a lease that was found
-// to have run out.
+// declined answers from what is committed if another transaction has
+// claimed the record. It also records the loss of a lease that had ended.
 func (x *handlerPlan) declined() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
@@ -251,7 +255,7 @@ func (x *handlerPlan) declined() (err error) {
 	return err
 }
 
-// work runs the handler. That the caller leaves does not end it.
+// work runs the handler. The handler continues if the caller leaves.
 func (x *handlerPlan) work(ctx context.Context) (store.TxAction, error) {
 	x.executed = true
 	x.settlement = x.run(ctx, x.verdict)
@@ -286,18 +290,18 @@ func (x *handlerPlan) write() []statement {
 		w.createdAt, w.record, w.content, w.hash[:], x.found.attempt, x.found.revision), exactlyOne)
 }
 
-// wrote fills in the server's clock.
+// wrote sets the times of the record by the server's clock.
 func (x *handlerPlan) wrote(ids []int64) {
 	x.settled.ExpiresAt = fromMicros(ids[x.answer])
 	x.settled.SettledAt = x.settled.ExpiresAt.Add(-x.settled.Retention)
 	if !x.exists {
-		x.settled.CreatedAt = x.settled.SettledAt // a transaction makes its record at its end
+		x.settled.CreatedAt = x.settled.SettledAt // a transaction creates its record at its end
 	}
 }
 
-// learned answers by what is stored when the transaction is over. The revision of this transaction's write nobody else
-// can have drawn. The answer of another transaction is replayed. That the record is missing proves nothing by itself,
-// because it may have been removed: see [handlerPlan.undone].
+// learned returns the outcome that the store shows after the transaction has ended. Nobody else can have drawn the
+// revision of this transaction's write. The answer of another transaction is replayed. A missing record alone proves
+// nothing, because the record may have been removed: see [handlerPlan.undone].
 func (x *handlerPlan) learned(ctx context.Context, cause error) error {
 	var stored changed
 	err := x.store.fenceClaim(ctx, x.id)
@@ -305,7 +309,7 @@ func (x *handlerPlan) learned(ctx context.Context, cause error) error {
 		err = x.store.look(ctx, x.id, &stored)
 	}
 	if err == nil {
-		err = x.store.learnFloor(ctx) // after the look: what removes a record raises the floor first
+		err = x.store.learnFloor(ctx) // after the look: a removal raises the floor first
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotLearned, err)
@@ -322,7 +326,7 @@ func (x *handlerPlan) learned(ctx context.Context, cause error) error {
 		x.settled = rec
 		return nil
 	case duplicate(cause) && asBefore:
-		return fmt.Errorf("%w: add a message: %w", store.ErrWorkRefused, cause) // it was not the record that was there
+		return fmt.Errorf("%w: add a message: %w", store.ErrWorkRefused, cause) // the duplicate was not the record
 	}
 	after, outcome, err := store.Step(rec, x.event, stored.Now)
 	switch {
@@ -336,8 +340,8 @@ func (x *handlerPlan) learned(ctx context.Context, cause error) error {
 	}
 }
 
-// undone reports whether what is stored proves that this transaction was not committed: its token would have raised the
-// floor when its record was removed, and the tokens of a record grow.
+// undone reports whether the stored state proves that this transaction was not committed. If its record had been
+// removed, the removal would have raised the floor to its token, and the tokens of a record only grow.
 func (x *handlerPlan) undone(rec *store.Record) bool {
 	return x.store.floor.Load() < x.settled.Attempt && rec.Attempt < x.settled.Attempt
 }
@@ -346,7 +350,7 @@ func (x *handlerPlan) spoiled(reason, _ error) error {
 	return sqltx.Spoil(&x.store.Methods, x.event.Reservation, reason)
 }
 
-// read takes a row of allColumns. The driver's bytes are its own.
+// read reads a row of allColumns. It copies the bytes, which belong to the driver.
 func (r *row) read(raw []sqldriver.Value) (err error) {
 	for i, to := range []*int64{&r.attempt, &r.revision, nil, &r.due, &r.createdAt, &r.settledAt} {
 		value, err := int64Of(raw[i])

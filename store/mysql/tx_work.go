@@ -12,10 +12,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// InTx implements [inbox.Store]: it runs work in a transaction, which work takes from its context with [onceward.Tx],
-// and commits if work returns nil. Work does not end the transaction itself. It may be called again after a rollback
-// that was not its own doing, never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT
-// was lost.
+// InTx implements [inbox.Store]: it runs work in a transaction, which work gets from its
+// context with [onceward.Tx], and commits if work returns nil. The work must not end the
+// transaction itself. It may be called again after a rollback that it did not cause, but never
+// after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -27,14 +27,14 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 	})
 }
 
-// plainPlan is the plan of [Store.InTx]: there is no key, and no record tells what became of it.
+// plainPlan is the plan of [Store.InTx]: there is no key, and no record that shows the outcome.
 type plainPlan struct {
 	transaction
 	run func(ctx context.Context) error
 }
 
-// startTransaction makes a node of a cluster wait until it has what the others committed before: a statement that reads
-// does so too, if it is the first of its transaction, and a savepoint does not.
+// startTransaction makes a cluster node wait until it has the earlier commits of the other nodes. A statement that
+// reads does the same if it is the first of its transaction. A savepoint does not.
 var startTransaction = stmt(`START TRANSACTION`)
 
 func (x *plainPlan) claim() []statement { return []statement{startTransaction} }
@@ -46,7 +46,7 @@ func (x *plainPlan) work(ctx context.Context) (store.TxAction, error) {
 var _ store.TxCheckpointer = (*Store)(nil)
 
 // CheckpointTx implements [store.TxCheckpointer]. It claims the record as a transactional handler does. The row of the
-// record itself stays free for heartbeats until the end.
+// record itself stays unlocked until the end, so that heartbeats can write it.
 func (s *Store) CheckpointTx(
 	ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error),
 ) error {
@@ -70,15 +70,15 @@ type stepPlan struct {
 	run     func(context.Context) (store.Checkpoint, error)
 	point   store.Checkpoint
 
-	view                // at the beginning, and again at the end
-	wanted store.Record // with the point
+	view                // read at the beginning, and again at the end
+	wanted store.Record // the record with the point
 }
 
 func (x *stepPlan) claim() []statement { return x.claims() }
 
 func (x *stepPlan) read(raw []sqldriver.Value) error { return x.readView(raw, &x.view) }
 
-// decide makes sure that the step's owner may write.
+// decide returns an error if the step's owner may not write.
 func (x *stepPlan) decide(cause error) (run bool, err error) {
 	switch {
 	case locked(cause):
@@ -92,7 +92,7 @@ func (x *stepPlan) decide(cause error) (run bool, err error) {
 	return err == nil, err
 }
 
-// advanced is a record with a checkpoint, or why it cannot be written.
+// advanced returns a record with a checkpoint, or the reason why it cannot be written.
 func (x *stepPlan) advanced(rec *store.Record, p store.Checkpoint) (store.Record, error) {
 	after, _, err := store.Step(*rec, store.Event{Kind: store.EventCheckpoint, Attempt: x.attempt, Checkpoint: p}, x.now)
 	return after, err
@@ -103,11 +103,11 @@ func (x *stepPlan) work(ctx context.Context) (action store.TxAction, err error) 
 	return sqltx.CommitUnless(err)
 }
 
-// readAgain reads the row of a record behind its lock.
+// readAgain reads and locks the row of a record.
 const readAgain = `SELECT ` + allColumns + ` FROM @record r WHERE r.hash = ? FOR UPDATE`
 
-// prepare reads the row again, now behind its lock: marks that the same attempt has stored meanwhile, and a lease that
-// was extended, stay.
+// prepare reads the row again and locks it, so that an extended lease,
+// and marks that the same attempt has stored in the meantime, are kept.
 func (x *stepPlan) prepare() (err error) {
 	x.exists, x.before = false, store.Record{}
 	read := func(raw []sqldriver.Value) (err error) {
@@ -135,9 +135,9 @@ func (x *stepPlan) write() []statement {
 	)
 }
 
-// learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A
-// record that had the same point before the step, is neither or is another attempt's by now does not tell; then only a
-// refusal by the server itself says that nothing was committed.
+// learned returns the outcome that the store shows: if the record has the point, the step was committed, and if it is
+// as before, nothing was committed. A record proves nothing if it had the same point before the step, matches neither
+// state, or belongs to another attempt by now. Then only a refusal by the server proves that nothing was committed.
 func (x *stepPlan) learned(ctx context.Context, cause error) error {
 	err := x.store.fenceClaim(ctx, x.id)
 	var rec store.Record
@@ -148,7 +148,7 @@ func (x *stepPlan) learned(ctx context.Context, cause error) error {
 		return fmt.Errorf("%w: %w", errNotLearned, err)
 	}
 	_, fenced := x.advanced(&rec, store.Checkpoint{})
-	// Marks alone do not tell: the same attempt may have stored the same ones beside the step.
+	// Marks alone prove nothing: the same attempt may have stored the same marks outside of the step.
 	tells := fenced == nil && (x.wanted.Point != x.before.Point || !sameData(x.wanted.Data, x.before.Data))
 	switch {
 	case tells && x.same(&x.wanted, &rec):
@@ -163,8 +163,8 @@ func (x *stepPlan) learned(ctx context.Context, cause error) error {
 	}
 }
 
-// spoiled tells the step's own error in words alone: it stands for a step that was undone, as an answer does by which a
-// step ends its operation.
+// spoiled includes the step's own error as text only. A wrapped error would mean that the step was undone, as would an
+// answer with which a step ends its operation.
 func (x *stepPlan) spoiled(reason, cause error) error {
 	err := x.transaction.spoiled(reason, nil)
 	if cause != nil {
@@ -173,16 +173,16 @@ func (x *stepPlan) spoiled(reason, cause error) error {
 	return err
 }
 
-// same reports whether two records are equally far. A mark that is not the step's does not count: another transaction
-// of the same attempt may have stored it meanwhile.
+// same reports whether two records are at the same point. A mark that the step did not set does not count: another
+// transaction of the same attempt may have stored it in the meantime.
 func (x *stepPlan) same(a, b *store.Record) bool {
 	return a.Point == b.Point && sameData(a.Data, b.Data) &&
 		(!x.point.NotReplayable || a.NotReplayable == b.NotReplayable) &&
 		(x.point.ProviderID == "" || a.ProviderID == b.ProviderID)
 }
 
-// sameData reports whether two records may carry the same. Sealed data does not tell: a [store.Rewriter] puts the same
-// there in other bytes, under another key.
+// sameData reports whether two records may carry the same data. Sealed data cannot be compared: a [store.Rewriter] may
+// have stored the same data as other bytes, under another key.
 func sameData(a, b []byte) bool {
 	if store.IsSealed(a) || store.IsSealed(b) {
 		return len(a) > 0 && len(b) > 0

@@ -17,20 +17,20 @@ var errURL = errors.New("mysql: want a URL like mysql://user:password@host:3306,
 
 const (
 	defaultPort = "3306"
-	// dialTimeout bounds how long a connection takes to be made, so that a host that is gone does not keep a caller from
-	// the next one.
+	// dialTimeout bounds the time to make a connection, so that an
+	// unreachable host does not keep a caller from the next host.
 	dialTimeout = 3 * time.Second
 )
 
-// location is what a URL says.
+// location is a parsed URL.
 type location struct {
-	// config is how to connect, to the first of the addresses.
+	// config is the driver's configuration for the first of the addresses.
 	config    *driver.Config
 	addresses []string
 }
 
-// parseURL reads a URL, or a data source name of the driver. What it says about a wrong one does not repeat it: it may
-// hold a password.
+// parseURL parses a URL, or a data source name of the driver.
+// Its errors do not repeat the text, which may hold a password.
 func parseURL(text string) (*location, error) {
 	scheme, rest, isURL := strings.Cut(text, "://")
 	if !isURL || strings.ContainsAny(scheme, "/@:") {
@@ -44,7 +44,7 @@ func parseURL(text string) (*location, error) {
 		authority, path = rest[:i], rest[i:]
 	}
 	hosts := authority[strings.LastIndex(authority, "@")+1:]
-	// A URL has one host: the others are not the parser's business.
+	// A URL has one host, so the parser gets a URL with one host instead of the list.
 	u, err := url.Parse("mysql://" + authority[:len(authority)-len(hosts)] + "host" + path)
 	if err != nil || u.Fragment != "" {
 		return nil, fmt.Errorf("%w; this one cannot be read: are special characters in the password escaped?", errURL)

@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// How soon a change by another process is seen; those of this process wake the waiter at once. The longer a wait has
-// lasted, the less often is asked.
+// minPoll and maxPoll bound how soon a change by another process is seen. A change by this process wakes the waiter at
+// once. The longer a wait has lasted, the less often it polls.
 const (
 	minPoll = 20 * time.Millisecond
 	maxPoll = 500 * time.Millisecond
@@ -42,7 +42,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 }
 
 // over reports whether a record is no longer in progress at an attempt. An attempt of zero stands for a transaction in
-// flight, in this process or in another one, which nothing can be seen of but its lock.
+// flight, in this process or in another one, of which only the lock is visible.
 func (s *Store) over(ctx context.Context, rec *store.Record, id store.ID, attempt int64) (bool, error) {
 	if attempt != 0 {
 		return rec.State != store.StateInProgress || rec.Attempt != attempt, nil
@@ -53,7 +53,7 @@ func (s *Store) over(ctx context.Context, rec *store.Record, id store.ID, attemp
 	return s.unlocked(ctx, id)
 }
 
-// unlocked reports whether no transaction that is under way has claimed the record.
+// unlocked reports whether no running transaction has claimed the record.
 func (s *Store) unlocked(ctx context.Context, id store.ID) (bool, error) {
 	_, err := s.exec(ctx, lockClaim, claimOf(id))
 	if locked(err) || undone(err) {

@@ -21,7 +21,8 @@ const (
 	listExecutions  = `SELECT id, at, attempt, decision, origin, operation, actor FROM onceward_execution `
 	deleteExecution = `DELETE FROM onceward_execution WHERE number IN
 		(SELECT number FROM onceward_execution WHERE at < ?1 ORDER BY at LIMIT ?2)`
-	// The ends of the statements that list: with an ID and without one, the newest first.
+	// newestOfAll and newestOfOne are the ends of the SELECT statements,
+	// without an ID and with one. The newest entry comes first.
 	newestOfAll = `WHERE at >= ?1 AND at < ?2 ORDER BY at DESC, number DESC LIMIT ?3`
 	newestOfOne = `WHERE at >= ?1 AND at < ?2 AND id = ?4 ORDER BY at DESC, number DESC LIMIT ?3`
 )
@@ -95,9 +96,9 @@ func (s *Store) listNewest(
 	})
 }
 
-// AddExecution implements [store.ExecutionAuditor]. Called by the transaction of a handler, whose turn with the only
-// writer it is, it leaves the entry to the end of that turn: it is stored with what the turn comes to, and if it cannot
-// be stored, the transaction is not.
+// AddExecution implements [store.ExecutionAuditor]. If the transaction of a handler calls it, that transaction has the
+// turn of the only writer, so the entry is written at the end of the turn. It is stored even if the work is undone. If
+// it cannot be stored, the transaction is not stored either.
 func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
 	if answer, _ := store.Value(ctx, answerKey{}).(*answerMessages); answer != nil && answer.store == s {
 		return answer.addExecution(&e)

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// selectDue walks the index on (state, due): nothing in the background scans the table.
+// selectDue walks the index on (state, due): no background work scans the table.
 const selectDue = `SELECT id FROM onceward_record WHERE state = ?1 AND due <= ?2 ORDER BY due LIMIT ?3 OFFSET ?4`
 
 // Sweep implements [store.Sweeper].
@@ -30,9 +30,9 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 	})))
 }
 
-// stepDue applies an event to the records that are due in some states, at most limit of them. Finding and changing them
-// is one transaction, and each step looks at the record again, so that one made again in between stays (S10). A record
-// that cannot be read is reported and does not keep the others from being looked after.
+// stepDue applies an event to the records that are due in some states, at most limit of them. One transaction finds and
+// changes the records, and each step checks its record again, so that a record that was created again in between stays
+// (S10). A record that cannot be read is reported, but does not stop the work on the others.
 func (s *Store) stepDue(ctx context.Context, limit int, event store.Event, states ...int) (int, error) {
 	b, err := write(ctx, s.writer, func(r *records, now time.Time) (*batch, error) {
 		b := &batch{records: r, event: event, now: now, limit: limit}
@@ -50,23 +50,23 @@ func (s *Store) stepDue(ctx context.Context, limit int, event store.Event, state
 		s.waits.Wake(id)
 	}
 	if len(b.changed) == limit {
-		return limit, nil // a janitor goes on after a full batch; the last one reports
+		return limit, nil // a janitor continues after a full batch; the last batch reports
 	}
 	return len(b.changed), b.unreadable
 }
 
-// batch is one event for many records, in a transaction of the writer.
+// batch applies one event to many records, in a transaction of the writer.
 type batch struct {
 	*records
 	event      store.Event
 	now        time.Time
 	limit      int
 	changed    []store.ID
-	unreadable error // of the last record that cannot be read
+	unreadable error // the error of the last record that could not be read
 }
 
-// step goes through the records that are due in one state until so many have changed or there are no more. What does
-// not change is passed over from then on.
+// step applies the event to the records that are due in one state, until the limit is reached or no more are due. The
+// queries that follow skip the records that did not change.
 func (b *batch) step(state int) error {
 	passed := 0
 	for len(b.changed) < b.limit {
@@ -92,7 +92,7 @@ func (b *batch) step(state int) error {
 	return nil
 }
 
-// due returns the records that are due in a state, behind those that were passed over.
+// due returns the records that are due in a state, after the records already passed over.
 func (b *batch) due(state, passed int) (ids []store.ID, err error) {
 	args := []any{state, micros(b.now), b.limit - len(b.changed), passed}
 	err = b.run(selectDue, args, func(stmt *sqlite3.Stmt) error {

@@ -12,10 +12,10 @@ import (
 // errClosed is returned for a call after Close.
 var errClosed = fmt.Errorf("%w: the SQLite store is closed", store.ErrUnavailable)
 
-// errNoTx is returned for a transaction that is nil.
+// errNoTx is returned if the transaction is nil.
 var errNoTx = errors.New("sqlite: there is no transaction: pass the *sql.Tx of onceward.Tx(ctx) or Store.Update")
 
-// explanations say what an operator can do about the errors that SQLite reports.
+// explanations are what an operator can do about the errors that SQLite reports.
 var explanations = []struct {
 	code sqlite3.ErrorCode
 	text string
@@ -30,8 +30,8 @@ var explanations = []struct {
 	{sqlite3.CANTOPEN, "the file cannot be opened: check the path and its permissions"},
 }
 
-// unavailable turns an error of SQLite, or of a context, into one that says that the store cannot answer. What is
-// already such an error, or is one of the record, stays.
+// unavailable wraps an error of SQLite, or of a context, with [store.ErrUnavailable]. An error that already wraps it,
+// or that is about an unreadable record, is returned unchanged.
 func unavailable(err error) error {
 	switch {
 	case err == nil, errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrUnreadable):
@@ -47,13 +47,14 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 }
 
-// refused is an error of the state machine, as opposed to one of the database: it ends one task, not its neighbours'.
+// refused is an error of the state machine, as opposed to an error of
+// the database: it ends one task, and not the other tasks of the group.
 type refused struct{ error }
 
 // Unwrap returns the error of the state machine.
 func (r refused) Unwrap() error { return r.error }
 
-// refusal returns the error of a task that does no harm to its neighbours, or nil if it is another one.
+// refusal returns the error of a task that does not affect the other tasks of its group, or nil for any other error.
 func refusal(err error) error {
 	var r refused
 	switch {
@@ -66,13 +67,13 @@ func refusal(err error) error {
 	}
 }
 
-// spoiledError is a group whose transaction was lost by one of its tasks.
+// spoiledError is the error of a group whose transaction was lost because of one of its tasks.
 type spoiledError struct {
 	by  *task
 	err error
 }
 
-// Error describes what was lost.
+// Error returns the text of the reason.
 func (e *spoiledError) Error() string { return e.err.Error() }
 
 // Unwrap returns the reason.

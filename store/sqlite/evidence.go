@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements about what is kept beside the records. Each goes by an index.
+// The statements for late completions and external events. Each uses an index.
 const (
 	insertLateCompletion = `INSERT INTO onceward_late_completion (id, record, attempt, at) VALUES (?1, ?2, ?3, ?4)`
 	selectLateCompletion = `SELECT attempt, at, record FROM onceward_late_completion WHERE id = ?1 ORDER BY at, rowid`
@@ -95,7 +95,7 @@ func (s *Store) ExternalEvents(
 	return events, err
 }
 
-// externalEventsLike returns those with the source, the subject and the scope of one.
+// externalEventsLike returns the events with the source, the subject and the scope of e.
 func externalEventsLike(conn *sqlite3.Conn, e store.ExternalEvent) (events []store.ExternalEvent, err error) {
 	args := []any{[]byte(e.Source), []byte(e.Subject), []byte(e.Scope), e.AnyScope}
 	err = query(conn, selectExternalEvent, args, func(stmt *sqlite3.Stmt) error {
@@ -112,10 +112,10 @@ func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limi
 	return s.purge(ctx, deleteExternalEvent, age, limit)
 }
 
-// purge deletes at most limit rows that are older than that.
+// purge deletes at most limit rows that are older than age.
 func (s *Store) purge(ctx context.Context, statement string, age time.Duration, limit int) (int, error) {
 	return write(ctx, s.writer, func(r *records, now time.Time) (int, error) {
-		err := r.run(statement, []any{micros(now.Add(-age)), max(limit, 0)}, nil) // to SQLite, less than none is all
+		err := r.run(statement, []any{micros(now.Add(-age)), max(limit, 0)}, nil) // a negative limit means no limit
 		return int(r.conn.Changes()), err
 	})
 }

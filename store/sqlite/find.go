@@ -6,7 +6,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements by which a record is found by what others know of it. Each goes by an index.
+// The statements that find a record by its hash or by its provider's ID. Each uses an index.
 const (
 	selectHash     = `SELECT id, record, state FROM onceward_record WHERE hash = ?1`
 	selectProvider = `SELECT id, record, state FROM onceward_record WHERE provider_id = ?1

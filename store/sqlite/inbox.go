@@ -11,7 +11,8 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// The statements of the inbox. The first goes through the handler's transaction, where the gate knows it by its text.
+// The statements of the inbox. insertEvent goes through the
+// handler's transaction, where the gate recognises it by its text.
 const (
 	insertEvent = `INSERT INTO onceward_inbox (event_id, consumer, applied_at) VALUES (?1, ?2, ?3)
 		ON CONFLICT (event_id, consumer) DO NOTHING`
@@ -20,7 +21,8 @@ const (
 		(SELECT event_id, consumer FROM onceward_inbox WHERE applied_at < ?1 ORDER BY applied_at LIMIT ?2)`
 )
 
-// RememberEvent implements [inbox.Store]. One transaction writes at a time, so none that notes the same is under way.
+// RememberEvent implements [inbox.Store]. Only one transaction writes
+// at a time, so no other transaction can be recording the same event.
 func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (bool, error) {
 	if tx == nil {
 		return false, errNoTx

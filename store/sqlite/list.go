@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// selectPage walks the unique index on the hash from where the last page ended. Nothing is indexed by scope or
-	// operation: the walk passes by those of others.
+	// selectPage walks the unique index on the hash from the end of the last page.
+	// Scope and operation have no index: the walk skips the records of others.
 	selectPage = `SELECT id, record, state FROM onceward_record
 		WHERE hash > ?1 AND (?2 IS NULL OR substr(id, 1, length(?2)) = ?2)
 			AND (?3 IS NULL OR state BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due <= ?4)
 			AND (?6 IS NULL OR instr(record, ?6) > 0)
 		ORDER BY hash LIMIT ?5`
-	// selectOpen is for the records that workers look for again and again, which are few among many: by their state.
+	// selectOpen finds the records that workers repeatedly look for by their state, because they are few among many.
 	selectOpen = `SELECT id, record, state FROM onceward_record INDEXED BY onceward_record_due
 		WHERE state IN (?3, ?3 + 1) AND (?4 IS NULL OR due <= ?4)
 			AND hash > ?1 AND (?2 IS NULL OR substr(id, 1, length(?2)) = ?2)
@@ -29,8 +29,8 @@ const (
 	selectLost    = `SELECT count(*), min(due) FROM onceward_record WHERE state IN (?1, ?1 + 1) AND due <= ?2`
 )
 
-// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope or an operation, it looks
-// through all records, or all of the state.
+// List implements [store.Lister]. It returns records in the order of their hashes. If the filter has a scope or an
+// operation, List reads all records, or all records in the state of the filter.
 func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, err error) {
 	limit := store.MaxPage
 	if f.Limit > 0 {
@@ -49,11 +49,11 @@ func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, 
 		if len(found) < limit || len(page) >= limit {
 			return page[:min(len(page), limit)], nil
 		}
-		f.After = found[len(found)-1].ID // some only held the name of the operation elsewhere
+		f.After = found[len(found)-1].ID // some records had the operation's name only in another field
 	}
 }
 
-// summaries runs a query for ids, records and states, and returns the records without their content.
+// summaries runs a query for IDs, records and states, and returns the records without their content.
 func (s *Store) summaries(ctx context.Context, text string, args []any) (found []store.Record, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
 		found = nil
@@ -74,7 +74,7 @@ func (s *Store) summaries(ctx context.Context, text string, args []any) (found [
 	return found, err
 }
 
-// pageStatement chooses how the records are found.
+// pageStatement returns the statement that finds the records of a page.
 func pageStatement(f store.Filter) string {
 	if f.State == store.StateInProgress || f.State == store.StateUnknown {
 		return selectOpen
@@ -88,7 +88,7 @@ func pageArgs(f store.Filter, limit int, now time.Time) []any {
 		args[0] = keyOf(nil, f.After).hash()
 	}
 	if f.Scope != "" {
-		// Without the tag of its key, an ID is what all IDs of its scope begin with.
+		// An ID without the tag of its key is the prefix of all IDs of its scope.
 		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
 		args[1] = prefix[:len(prefix)-1]
 	}
@@ -132,14 +132,15 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return stats, err
 }
 
-// oldestUnknown reads all unknown records but dead letters: there are few, or an operator has other worries.
+// oldestUnknown returns when the oldest unknown record became unknown. It reads all unknown records except dead
+// letters: there are few, or an operator has other worries.
 func oldestUnknown(conn *sqlite3.Conn) (oldest time.Time, err error) {
 	err = query(conn, selectUnknown, []any{sqltx.CodeUnknown}, func(stmt *sqlite3.Stmt) error {
 		rec, err := store.DecodeRecord(store.ID{}, stmt.ColumnRawBlob(0))
 		if err == nil && (oldest.IsZero() || rec.SettledAt.Before(oldest)) {
 			oldest = rec.SettledAt
 		}
-		return nil // one that cannot be read is listed as such
+		return nil // an unreadable record is listed as such
 	})
 	return oldest, err
 }

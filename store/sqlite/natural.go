@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/natural"
 )
 
-// UpsertRow implements [natural.Store]. It tries to insert and then to update; no other transaction can write in
-// between.
+// UpsertRow implements [natural.Store]. It tries to insert the row
+// and then to update it. No other transaction can write in between.
 func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
 	if tx == nil {
 		return 0, errNoTx
@@ -29,7 +29,7 @@ func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (na
 	return natural.OutcomeKept, nil
 }
 
-// affects runs a statement for a row, and reports whether it changed that.
+// affects runs a statement for a row, and reports whether it changed the row.
 func affects(
 	ctx context.Context, tx *sql.Tx, u natural.Upsert, statement func(natural.Upsert) (string, []any),
 ) (bool, error) {
@@ -42,8 +42,8 @@ func affects(
 	return n > 0, err
 }
 
-// insertion inserts a row unless there is one of its key. SQLite refuses a key that is not unique by the table's
-// definition.
+// insertion returns the statement that inserts a row unless its key exists.
+// SQLite refuses a key that the table's definition does not make unique.
 func insertion(u natural.Upsert) (text string, args []any) {
 	var names, keys []string
 	for _, column := range u.Key {
@@ -60,12 +60,13 @@ func insertion(u natural.Upsert) (text string, args []any) {
 		tableOf(u), strings.Join(names, ", "), marks, strings.Join(keys, ", ")), args
 }
 
-// change gives a row its values unless it is final. A NULL is compared like any other value.
+// change returns the statement that sets the values of a row
+// unless it is final. A NULL is compared like any other value.
 func change(u natural.Upsert) (text string, args []any) {
 	var values, conditions []string
 	written := u.Values
 	if len(written) == 0 {
-		written = u.Key // nothing changes, and it is told whether the row is final
+		written = u.Key // no value changes; the result shows whether the row is final
 	}
 	for _, column := range written {
 		values = append(values, quote(column.Name)+" = ?")
@@ -90,11 +91,11 @@ func tableOf(u natural.Upsert) string {
 	return quote(u.Schema) + "." + quote(u.Table)
 }
 
-// quote makes a name an identifier, whatever it holds.
+// quote quotes a name as an SQL identifier.
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// LockName implements [natural.Store]. A transaction of the store is alone from its beginning to its end, so there is
-// nothing to lock: only the transaction is looked at.
+// LockName implements [natural.Store]. Only one transaction of the store runs at a time, so there is nothing to lock:
+// LockName only checks that there is a transaction.
 func (s *Store) LockName(_ context.Context, tx *sql.Tx, _ string) error {
 	if tx == nil {
 		return errNoTx

@@ -18,13 +18,13 @@ import (
 	"github.com/ncruces/go-sqlite3/vfs"
 )
 
-// The permissions of what the store creates: answers to payments are for their owner alone.
+// The permissions of what the store creates: answers to payments must be readable by their owner alone.
 const (
 	dirMode  = 0o700
 	fileMode = 0o600
 )
 
-// filePath is the absolute path of a file.
+// filePath returns the absolute path of a file.
 func filePath(path string) (string, error) {
 	if path == "" || strings.HasPrefix(path, ":") || strings.HasPrefix(path, "file:") {
 		return "", fmt.Errorf("sqlite: %q is not the path of a file; for a store in memory use package store/memory",
@@ -37,14 +37,15 @@ func filePath(path string) (string, error) {
 	return file, nil
 }
 
-// vfsAddress is how a path is opened by a VFS of the program's choice.
+// vfsAddress returns the address that opens a path by a VFS of the program's choice.
 func vfsAddress(path, name string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?vfs=" + url.QueryEscape(name)
 }
 
-// readOnlyAddress is how a file is opened for looking only. The log of a file in a directory that cannot be written
-// needs a process that has it open; without one, and without a log, the file is read as one that does not change. So is
-// a file that is not the store's: no log is to be left beside it.
+// readOnlyAddress returns the address that opens a file for reading only. If the directory
+// cannot be written, the log of the file needs a process that has the file open. Without
+// such a process and without a log, the file is read as a file that does not change. A file
+// without the store's tables is read in the same way, so that no log is left beside it.
 func readOnlyAddress(path string) (string, error) {
 	file, err := filePath(path)
 	if err != nil {
@@ -70,25 +71,25 @@ func readOnlyAddress(path string) (string, error) {
 	return address, nil
 }
 
-// readerAddresses are how a file is opened for looking only: as one that others change, and as one that does not change,
-// for which no log is wanted.
+// readerAddresses returns the addresses that open a file for reading only: as a file that others change, and as a file
+// that does not change, which needs no log.
 func readerAddresses(file string) (changing, unchanging string) {
 	registerReader()
 	changing = "file:" + (&url.URL{Path: file}).EscapedPath() + "?mode=ro&vfs=" + readerVFS
 	return changing, changing + "&immutable=1"
 }
 
-// content is what a file was found to be.
+// content is the kind of a file's content.
 type content uint8
 
 const (
-	unclear     content = iota // the store's own, or another process has it open
-	noDatabase                 // and the error says why
+	unclear     content = iota // the store's own file, or a file that is in use
+	noDatabase                 // the error holds the reason
 	otherTables                // a database without the tables of the store
 )
 
-// look finds out what a file is without leaving anything beside it. It reads nothing where there is a log: the file is
-// open, or was not closed, and what it holds is in the log.
+// look finds out what a file is without leaving anything beside it. It reads nothing if there is a log: then the file
+// is open, or was not closed, and its content is in the log.
 func look(file string) (content, error) {
 	inUse := func() bool {
 		_, err := os.Stat(file + "-wal")
@@ -100,7 +101,7 @@ func look(file string) (content, error) {
 	_, unchanging := readerAddresses(file)
 	own, err := tryRead(unchanging)
 	switch {
-	case inUse(): // meanwhile: what was read may have been half written
+	case inUse(): // since then, so the read may have seen an unfinished write
 		return unclear, nil
 	case err != nil:
 		return noDatabase, err
@@ -111,16 +112,16 @@ func look(file string) (content, error) {
 	}
 }
 
-// readerVFS is how files are opened for looking only.
+// readerVFS is the name of the VFS that opens files for reading only.
 const readerVFS = "onceward-readonly"
 
-// registerReader makes the way known to the driver, once.
+// registerReader registers the VFS with the driver, once.
 var registerReader = sync.OnceFunc(func() {
 	vfs.Register(readerVFS, readOnlyFiles{vfs.Find("os").(vfs.VFSFilename)})
 })
 
-// readOnlyFiles opens the log for reading where it cannot be written, as SQLite's own way to the files does: the driver
-// opens it for writing alone, also if the database is not to be written.
+// readOnlyFiles opens the log for reading if it cannot be written, as SQLite's own VFS does. The driver opens the log
+// only for writing, even if the database is opened for reading only.
 type readOnlyFiles struct{ vfs.VFSFilename }
 
 // OpenFilename implements [vfs.VFSFilename].
@@ -133,13 +134,13 @@ func (v readOnlyFiles) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs
 	return file, opened, err
 }
 
-// lendLog makes the files that SQLite wants beside a database, where there are none: with the permissions and the owner
-// of the database, which the driver does not give them. A log of another user's, such as of root, would
-// keep the service from opening its own file. Where they cannot be made so, they are not made.
+// lendLog creates the files that SQLite needs beside a database, if they do not exist, with the permissions and the
+// owner of the database. The driver would not give them these. A log of another user, such as root, would keep the
+// service from opening its own file. Files that cannot be created in this way are not created.
 func lendLog(file string) {
 	info, err := os.Stat(file)
 	if err != nil || info.Size() == 0 {
-		return // opening it will say why it cannot be read
+		return // opening it returns the reason
 	}
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		beside, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
@@ -148,13 +149,13 @@ func lendLog(file string) {
 		}
 		err = errors.Join(beside.Chmod(info.Mode().Perm()), own(beside, info))
 		if errors.Join(err, beside.Close()) != nil {
-			_ = os.Remove(name) // SQLite makes its own
+			_ = os.Remove(name) // SQLite creates its own file
 		}
 	}
 }
 
-// tryRead reads from a file whether the tables of the store are in it. It waits for a process that is just opening or
-// closing it, and keeps it for that moment.
+// tryRead reads whether a file holds the tables of the store. It waits for a process that is just opening or closing
+// the file, and locks the file while it reads.
 func tryRead(address string) (own bool, err error) {
 	conn, err := sqlite3.Open(address)
 	if err != nil {
@@ -167,7 +168,8 @@ func tryRead(address string) (own bool, err error) {
 	return own, errors.Join(err, conn.Close())
 }
 
-// createFile makes sure that the file exists with tight permissions, and returns its absolute path.
+// createFile ensures that the file exists, creates it with tight
+// permissions if it does not, and returns its absolute path.
 func createFile(path string) (string, error) {
 	file, err := filePath(path)
 	if err != nil {
@@ -187,9 +189,9 @@ func createFile(path string) (string, error) {
 	return file, err
 }
 
-// tighten gives the files that SQLite puts beside the database the permissions of the database, which the driver does
-// not, before anything is written to them, and makes sure that all of them are still in their directory after a power
-// loss.
+// tighten sets the permissions of the files beside the database to the permissions
+// of the database, before anything is written to them, because the driver does not.
+// It also ensures that all of them are still in their directory after a power loss.
 func tighten(file string) error {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -198,7 +200,7 @@ func tighten(file string) error {
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		beside, err := os.Stat(name)
 		if err != nil || beside.Mode().Perm() == info.Mode().Perm() {
-			continue // a database that cannot use a log has none
+			continue // a database without a log has no such files
 		}
 		if err := os.Chmod(name, info.Mode().Perm()); err != nil {
 			return err
@@ -208,18 +210,19 @@ func tighten(file string) error {
 	return nil
 }
 
-// syncDir flushes a directory where the system can do that; SQLite itself does no more.
+// syncDir flushes a directory if the system supports that. SQLite itself does no more.
 func syncDir(path string) {
 	dir, err := os.Open(path)
 	if err != nil {
 		return
 	}
-	_ = dir.Sync()  // not every system can
-	_ = dir.Close() // it was only read
+	_ = dir.Sync()  // not every system supports it
+	_ = dir.Close() // nothing was written
 }
 
-// writerPragmas make each commit durable before it is acknowledged. The log may grow to 16 MiB before it is brought
-// into the file, because a page that many commits change is then written once; the cache holds the pages that are hot.
+// writerPragmas make each commit durable before it is acknowledged. The log may grow
+// to 16 MiB before it is copied into the file, because a page that many commits
+// change is then written once. The cache holds the pages that are used often.
 const writerPragmas = `
 	PRAGMA journal_mode = WAL;
 	PRAGMA synchronous = FULL;
@@ -228,8 +231,8 @@ const writerPragmas = `
 	PRAGMA cache_size = -32768;
 `
 
-// requireLog makes sure that there is a write-ahead log: without one readers and the writer would wait for each other.
-// SQLite goes on without a sign where the file system cannot share memory.
+// requireLog returns an error if there is no write-ahead log: without one, readers and the writer would wait for each
+// other. SQLite silently continues without a log if the file system cannot share memory.
 func requireLog(conn *sqlite3.Conn) error {
 	mode := ""
 	err := query(conn, `PRAGMA journal_mode`, nil, func(stmt *sqlite3.Stmt) error {
@@ -248,8 +251,8 @@ const readerPragmas = `
 	PRAGMA query_only = ON;
 `
 
-// openReadOnly opens the pool for business reads. The driver is told that its connections are read-only before it
-// looks: otherwise a read-only transaction would make them writable when it ends.
+// openReadOnly opens the pool for business reads. The connections are set to read-only before the driver reads that
+// setting: otherwise the end of a read-only transaction would make them writable.
 func openReadOnly(file string, busy time.Duration) (*sql.DB, error) {
 	return sqlitedriver.Open(file, func(conn *sqlite3.Conn) error { return configure(conn, busy, readerPragmas) })
 }

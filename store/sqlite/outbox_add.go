@@ -15,17 +15,17 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// insertMessage goes through the handler's transaction, where the gate knows it by its text.
+// insertMessage goes through the handler's transaction, where the gate recognises it by its text.
 const insertMessage = `INSERT INTO onceward_outbox (id, topic, lane, state, due, created_at, aggregatetype,
 	aggregateid, type, step, content_type, source, subject, origin, origin_attempt, downstream_key, headers, payload)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)`
 
-// messageColumns are what entryOf reads.
+// messageColumns are the columns that messageOf reads.
 const messageColumns = `number, id, topic, aggregatetype, aggregateid, type, payload, content_type, source, subject,
 	headers, step, origin, origin_attempt, downstream_key, created_at, state, due, attempts, provider_id, last_error,
 	answer`
 
-// AddMessage implements [outbox.Store]. There is one writer, so the order of messages is that of commits by itself.
+// AddMessage implements [outbox.Store]. There is one writer, so messages are in the order of commits automatically.
 func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
 	if tx == nil {
 		return errNoTx
@@ -41,8 +41,8 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 	return nil
 }
 
-// messageArgs are the parameters of insertMessage. They share no memory with the entry, in which they note what it
-// becomes.
+// messageArgs returns the parameters of insertMessage, and sets the state
+// and the times of the entry. The parameters share no memory with the entry.
 func messageArgs(e *outbox.Entry, now time.Time) ([]any, error) {
 	now = now.UTC().Truncate(time.Microsecond)
 	e.State, e.Due, e.CreatedAt = outbox.StateReady, now.Add(e.Delay), now
@@ -60,8 +60,8 @@ func messageArgs(e *outbox.Entry, now time.Time) ([]any, error) {
 	}, nil
 }
 
-// answerMessages are what a transactional handler has added to its answer in one turn, and the entries of the audit
-// about it, which stay whatever the turn comes to.
+// answerMessages are the messages that a transactional handler has added to its answer in one turn, and the audit
+// entries about the turn, which are stored whatever its outcome.
 type answerMessages struct {
 	store *Store
 	id    store.ID
@@ -69,7 +69,7 @@ type answerMessages struct {
 	mu   sync.Mutex
 	over bool
 	size outbox.AnswerSize
-	args [][]any // of insertMessage, for each
+	args [][]any // the parameters of insertMessage, for each message
 
 	executions []store.ExecutionEntry
 }
@@ -98,11 +98,11 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	return nil
 }
 
-// errAnswered is what a handler sees that adds to its answer too late.
+// errAnswered is returned to a handler that adds to its answer too late.
 var errAnswered = fmt.Errorf("%w: the handler has returned, or has had its time, and its answer takes no more messages",
 	store.ErrTxOwned)
 
-// close ends the turn: from now on nothing is added. A nil answer takes none from the start.
+// close ends the turn: after it nothing can be added. A nil answer accepts nothing from the start.
 func (a *answerMessages) close() {
 	if a == nil {
 		return
@@ -112,8 +112,7 @@ func (a *answerMessages) close() {
 	a.over = true
 }
 
-// write adds the messages in the transaction of the writer. A message that the database refuses is refused with the
-// work.
+// write adds the messages in the transaction of the writer. If the database refuses a message, the work is refused.
 func (a *answerMessages) write(r *records) error {
 	if a == nil || len(a.args) == 0 {
 		return nil
@@ -131,7 +130,7 @@ func (a *answerMessages) write(r *records) error {
 	return nil
 }
 
-// addExecution leaves an entry to the end of the turn.
+// addExecution keeps an entry until the end of the turn.
 func (a *answerMessages) addExecution(e *store.ExecutionEntry) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,8 +154,8 @@ func (a *answerMessages) writeExecutions(r *records, now time.Time) error {
 	return nil
 }
 
-// laneOf names the messages among which order is kept, or is nil for one that waits for no other. The lengths keep
-// names apart that would be the same when joined.
+// laneOf returns the lane of a message, in which messages keep their order, or nil for a message that waits for no
+// other. The lengths distinguish names that would be the same when joined.
 func laneOf(e *outbox.Entry) any {
 	if !e.Ordered() || e.Topic == "" {
 		return nil
@@ -164,7 +163,7 @@ func laneOf(e *outbox.Entry) any {
 	return fmt.Sprintf("%d:%s%d:%s%s", len(e.Topic), e.Topic, len(e.AggregateType), e.AggregateType, e.AggregateID)
 }
 
-// originOf is the operation that added the message, or nil.
+// originOf returns the operation that added the message, or nil.
 func originOf(e *outbox.Entry) any {
 	if e.Origin == (store.ID{}) {
 		return nil
@@ -186,7 +185,7 @@ type message struct {
 	outbox.Entry
 }
 
-// messageOf reads a row of messageColumns. With an error it is as complete as it can be.
+// messageOf reads a row of messageColumns. With an error the message is as complete as it can be.
 func messageOf(stmt *sqlite3.Stmt) (m message, err error) {
 	m.number = stmt.ColumnInt64(0)
 	e := &m.Entry

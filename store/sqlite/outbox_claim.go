@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The statements of a claim. They go by the indexes of what is ready or leased, and of what is open in a lane.
+// The statements of a claim. They use the index of ready and leased messages, and the index of open messages in a lane.
 const (
 	selectAnyDue = `SELECT 1 FROM onceward_outbox INDEXED BY onceward_outbox_claim
 		WHERE topic = ?1 AND state < 2 AND due <= ?2 LIMIT 1`
@@ -29,20 +29,20 @@ const (
 	parkMessage = `UPDATE onceward_outbox SET state = 2, token = 0 WHERE number = ?1`
 	buryMessage = `UPDATE onceward_outbox SET state = iif(lane IS NULL, 5, 3), due = ?2, token = 0, last_error = ?3
 		WHERE number = ?1`
-	// A freed message is due as of old, so that it is taken before what came after it.
+	// freeMessage makes a message due as of its creation, so that it is taken before later messages.
 	freeMessage = `UPDATE onceward_outbox SET state = 0, due = created_at WHERE number = ?1`
 )
 
 const (
 	// maxParked bounds how many messages one claim makes Behind, and so how long all other writes wait for it.
 	maxParked = 1000
-	// maxFreed is how many messages of a lane become Ready at a time. Those that no claim takes have to be parked
-	// again.
+	// maxFreed is how many messages of a lane become Ready at a time.
+	// The messages that no claim takes have to be parked again.
 	maxFreed = 100
 )
 
-// ClaimMessages implements [outbox.Store]. That there is nothing to do is seen without the writer. Where all that was
-// looked at has to wait, it looks further, and lets others write in between.
+// ClaimMessages implements [outbox.Store]. If there is nothing to do, it does not use the writer. If all messages that
+// it has looked at have to wait, it looks further, and lets others write in between.
 func (s *Store) ClaimMessages(
 	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
 ) ([]outbox.Claimed, error) {
@@ -58,7 +58,7 @@ func (s *Store) ClaimMessages(
 	}
 }
 
-// claimMessages is one turn of the writer. It reports whether there is more to look at.
+// claimMessages makes one claim, in one turn of the writer. It reports whether there are more messages to look at.
 func (s *Store) claimMessages(
 	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
 ) ([]outbox.Claimed, bool, error) {
@@ -77,7 +77,7 @@ func (s *Store) claimMessages(
 		return err
 	}))
 	if err != nil {
-		return nil, false, err // the writer may still be at it
+		return nil, false, err // the writer may still be running the function
 	}
 	return claimed, more, nil
 }
@@ -100,12 +100,12 @@ func (s *Store) anyDue(ctx context.Context, requests []outbox.ClaimRequest) (due
 	return due, err
 }
 
-// claim is a claim at work in the writer's transaction.
+// claim is the state of a claim in the writer's transaction.
 type claim struct {
 	*records
 	now, until int64
 	token      int64
-	taken      map[string]int // by lane; it is always the front of what is open
+	taken      map[string]int // by lane; these are always its first open messages
 	messages   []message
 	parked     int
 	parkedIn   map[string]bool
@@ -118,7 +118,7 @@ func newClaim(r *records, now time.Time, lease time.Duration) *claim {
 	}
 }
 
-// newToken makes a token that no other claim has: a random positive number.
+// newToken returns a token that no other claim has: a random positive number.
 func newToken() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
@@ -131,8 +131,8 @@ type candidate struct {
 	lane   string
 }
 
-// take goes through the messages of a topic that are due until it has enough. Each is leased or parked, and so is not
-// met again.
+// take goes through the messages of a topic that are due until it has enough.
+// It leases or parks each message, so it does not find the message again.
 func (c *claim) take(request outbox.ClaimRequest) error {
 	for left := request.Limit; left > 0 && c.parked < maxParked; {
 		candidates, err := c.candidates(request.Topic, left)
@@ -159,7 +159,8 @@ func (c *claim) candidates(topic string, limit int) (found []candidate, err erro
 	return found, err
 }
 
-// decide leases those that have nothing in front of them, or only what this claim takes too, and parks the others.
+// decide leases the messages that have nothing in front of them
+// except messages of the same claim, and parks the others.
 func (c *claim) decide(candidates []candidate) error {
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.number, b.number))
@@ -193,8 +194,9 @@ func (c *claim) leaseFree(candidates []candidate) error {
 	return nil
 }
 
-// decideLane compares the candidates of a lane with the front of what is open in it: those in the same places have
-// nothing else in front of them. A try is counted for the first alone, because the others may not be begun.
+// decideLane compares the candidates of a lane with the first open messages of the lane. A
+// candidate in the same position in both has nothing in front of it except other candidates.
+// A try is counted for the first message alone, because the others may not be begun.
 func (c *claim) decideLane(lane string, candidates []candidate) error {
 	front, err := c.front(lane, len(candidates), c.taken[lane])
 	if err != nil {
@@ -224,8 +226,8 @@ func (c *claim) decideLane(lane string, candidates []candidate) error {
 	return nil
 }
 
-// lease gives a message to the claimer. One that cannot be read becomes a dead letter instead: it would come back for
-// ever, and with it would fail the claims of others.
+// lease leases a message to the claimer. A message that cannot be read becomes a dead letter: otherwise it would be
+// claimed again permanently, and other messages' claims would fail with it.
 func (c *claim) lease(number int64, try int) (readable bool, err error) {
 	var unreadable error
 	err = c.run(leaseMessage, []any{number, c.until, c.token, try}, func(stmt *sqlite3.Stmt) error {
@@ -247,7 +249,7 @@ func (c *claim) park(lane string, number int64) error {
 	return c.run(parkMessage, []any{number}, nil)
 }
 
-// result returns what was taken, in the order of commits.
+// result returns the messages that were taken, in the order of commits.
 func (c *claim) result() []outbox.Claimed {
 	slices.SortFunc(c.messages, func(a, b message) int { return cmp.Compare(a.number, b.number) })
 	claimed := make([]outbox.Claimed, len(c.messages))
@@ -257,20 +259,21 @@ func (c *claim) result() []outbox.Claimed {
 	return claimed
 }
 
-// hints tells watchers of messages that this process made ready. What other processes add is found by polling.
+// hints wakes the watchers of messages when this process has made
+// messages ready. Messages that other processes add are found by polling.
 type hints struct {
 	sqltx.Hints
-	ready atomic.Bool // whether messages became ready in the transaction that is under way
+	ready atomic.Bool // whether messages became ready in the current transaction
 }
 
-// add notes that so many messages became ready in the transaction that is under way.
+// add records that n messages became ready in the current transaction.
 func (h *hints) add(n int) {
 	if n > 0 {
 		h.ready.Store(true)
 	}
 }
 
-// tell is called after each commit.
+// tell wakes the watchers if messages became ready. It is called after each commit.
 func (h *hints) tell() {
 	if h.ready.Swap(false) {
 		h.Wake()
@@ -282,5 +285,5 @@ func (s *Store) WatchMessages() (hints <-chan struct{}, stop func()) {
 	return s.writer.messages.Watch()
 }
 
-// HearsMessages implements [outbox.Store]: SQLite has no way to tell other processes.
+// HearsMessages implements [outbox.Store]. It returns false: SQLite has no way to notify other processes.
 func (s *Store) HearsMessages() bool { return false }

@@ -13,20 +13,20 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements of those who hold a lease. Each names its token.
+// The statements for the holders of leases. Each names the token of its lease.
 const (
 	selectHeld    = `SELECT 1 FROM onceward_outbox WHERE id = ?1 AND token = ?2 AND state = 1`
 	extendMessage = `UPDATE onceward_outbox SET due = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
 	recordEffect  = `UPDATE onceward_outbox SET provider_id = iif(?3 = '', provider_id, ?3), answer = coalesce(?4, answer)
 		WHERE id = ?1 AND token = ?2 AND state = 1`
-	// finishMessage makes a message that waits for no other Ready where it would become Behind: nothing would free it.
+	// finishMessage makes a message without a lane Ready instead of Behind, because nothing would free it.
 	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0,
 		attempts = ?5, provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
 		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`
 
 	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, attempts = 0, token = 0, answer = coalesce(?3, answer)
 		WHERE id = ?1 AND state IN (3, 5)`
-	// dropMessage marks a dead letter as given up by a token that no lease has: it waits for no decision any more.
+	// dropMessage marks a dead letter as given up, with a token that no lease has: it no longer waits for a decision.
 	dropMessage = `UPDATE onceward_outbox SET state = 5, token = -1 WHERE id = ?1 AND state IN (3, 5) RETURNING lane`
 )
 
@@ -64,8 +64,8 @@ func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID str
 	}))
 }
 
-// answerOrNull is a parameter that keeps what was kept before if the answer is empty. It shares no memory with the
-// caller, whom a full writer may outlast.
+// answerOrNull returns the parameter for an answer. An empty answer becomes nil, which keeps the answer that was stored
+// before. The parameter shares no memory with the caller, because the caller may leave before a busy writer uses it.
 func answerOrNull(answer []byte) any {
 	if len(answer) == 0 {
 		return nil
@@ -84,8 +84,8 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 	})
 }
 
-// FinishMessageTx implements [outbox.Store]. The work runs like that of [Store.InTx], and only if the lease is held.
-// The writer's lock keeps it held until the end.
+// FinishMessageTx implements [outbox.Store]. The work runs like the work of [Store.InTx], and only if the lease is
+// held. The writer's lock keeps the lease held until the end.
 func (s *Store) FinishMessageTx(
 	ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error,
 ) error {
@@ -104,7 +104,7 @@ func (s *Store) FinishMessageTx(
 	return s.inTurn(ctx, m, work)
 }
 
-// checkOutcomes refuses states that are no outcome of a delivery.
+// checkOutcomes returns an error for a state that is not an outcome of a delivery.
 func checkOutcomes(outcomes ...outbox.Outcome) error {
 	for _, e := range outcomes {
 		switch e.State {
@@ -116,7 +116,7 @@ func checkOutcomes(outcomes ...outbox.Outcome) error {
 	return nil
 }
 
-// requireHeld refuses a lease that is no longer held.
+// requireHeld returns an error if a lease is no longer held.
 func (r *records) requireHeld(l outbox.Lease) error {
 	held := false
 	err := r.run(selectHeld, []any{l.ID, l.Token}, func(*sqlite3.Stmt) error {
@@ -129,7 +129,7 @@ func (r *records) requireHeld(l outbox.Lease) error {
 	return err
 }
 
-// finish ends leases, and frees what was behind them.
+// finish ends leases, and frees the messages behind them.
 func (s *Store) finish(r *records, outcomes []outbox.Outcome, now time.Time) (fenced []outbox.Lease, err error) {
 	left := make(map[string]bool)
 	for _, e := range outcomes {
@@ -156,7 +156,7 @@ func (s *Store) finish(r *records, outcomes []outbox.Outcome, now time.Time) (fe
 	return fenced, err
 }
 
-// leave notes the lane in the first column, if there is one.
+// leave adds the lane in the first column to left, if there is one.
 func leave(left map[string]bool, stmt *sqlite3.Stmt) {
 	if lane := stmt.ColumnText(0); lane != "" {
 		left[lane] = true

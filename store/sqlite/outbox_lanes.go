@@ -9,7 +9,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// selectStuck goes from lane to lane along the index of what is behind, and finds those whose first open message is.
+// selectStuck walks from lane to lane along the index of Behind
+// messages, and finds the lanes whose first open message is Behind.
 const selectStuck = `WITH RECURSIVE lanes (lane) AS (
 		SELECT min(lane) FROM onceward_outbox INDEXED BY onceward_outbox_behind WHERE state = 2
 		UNION ALL
@@ -27,7 +28,7 @@ type opened struct {
 	state  outbox.State
 }
 
-// front returns the first open messages of a lane behind so many others.
+// front returns the first open messages of a lane after the first offset messages.
 func (r *records) front(lane string, limit, offset int) (front []opened, err error) {
 	err = r.run(selectFront, []any{lane, limit, offset}, func(stmt *sqlite3.Stmt) error {
 		front = append(front, opened{number: stmt.ColumnInt64(0), state: outbox.State(stmt.ColumnInt(1))})
@@ -36,8 +37,8 @@ func (r *records) front(lane string, limit, offset int) (front []opened, err err
 	return front, err
 }
 
-// freeLane makes messages of a lane Ready that are Behind nothing, the first of them at most. It reads no further than
-// to the first message that is not Behind, so that a lane that is held up costs nothing.
+// freeLane makes messages of a lane Ready if they are Behind nothing, at most maxFreed. It first reads one message, and
+// stops if that is not Behind, so that a blocked lane costs almost nothing.
 func (r *records) freeLane(lane string) (freed int, err error) {
 	front, err := r.front(lane, 1, 0)
 	if err != nil || len(front) == 0 || front[0].state != outbox.StateBehind {
@@ -58,7 +59,7 @@ func (r *records) freeLane(lane string) (freed int, err error) {
 	return freed, nil
 }
 
-// freeLanes looks at the lanes that something has left.
+// freeLanes calls freeLane for each lane that messages have left.
 func freeLanes(r *records, lanes map[string]bool) (freed int, err error) {
 	for lane := range lanes {
 		n, err := r.freeLane(lane)
@@ -70,8 +71,8 @@ func freeLanes(r *records, lanes map[string]bool) (freed int, err error) {
 	return freed, nil
 }
 
-// FreeMessages implements [outbox.Store]. Here a message leaves and those behind it are freed in one transaction, so
-// there is something to find only if another program has changed the table.
+// FreeMessages implements [outbox.Store]. Here one transaction finishes a message and frees the messages behind it, so
+// there are messages to free only if another program has changed the table.
 func (s *Store) FreeMessages(ctx context.Context) (int, error) {
 	stuck, err := s.stuckLanes(ctx)
 	if err != nil || len(stuck) == 0 {
@@ -84,7 +85,7 @@ func (s *Store) FreeMessages(ctx context.Context) (int, error) {
 	})
 }
 
-// stuckLanes finds lanes whose messages wait for nothing.
+// stuckLanes returns the lanes whose messages wait for nothing.
 func (s *Store) stuckLanes(ctx context.Context) (map[string]bool, error) {
 	stuck := make(map[string]bool)
 	err := s.readers.with(ctx, func(one *reader) error {

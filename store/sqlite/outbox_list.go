@@ -16,7 +16,7 @@ import (
 const (
 	selectNumber = `SELECT number FROM onceward_outbox WHERE id = ?1`
 
-	// The counts read indexes of what is open, and no messages.
+	// The counts read indexes of open messages, and not the messages.
 	countLive   = `SELECT count(*), min(created_at) FROM onceward_outbox INDEXED BY onceward_outbox_claim WHERE state < 2`
 	countBehind = `SELECT count(*), min(created_at) FROM onceward_outbox INDEXED BY onceward_outbox_behind WHERE state = 2`
 	countDead   = `SELECT count(*), 0 FROM onceward_outbox INDEXED BY onceward_outbox_dead
@@ -30,18 +30,18 @@ const (
 // defaultPage is how many messages a filter without a limit returns.
 const defaultPage = 100
 
-// stateIndexes are the ways to find the messages in some states without reading the others.
+// stateIndexes are the indexes that find the messages in some states without reading the others.
 var stateIndexes = []struct {
 	states    []outbox.State
 	index     string
-	condition string // of the index, word for word
+	condition string // exactly as in the definition of the index
 }{
 	{[]outbox.State{outbox.StateHolding, outbox.StateDead}, "onceward_outbox_dead", "state IN (3, 5)"},
 	{[]outbox.State{outbox.StateReady, outbox.StateLeased}, "onceward_outbox_claim", "state < 2"},
 	{[]outbox.State{outbox.StateBehind}, "onceward_outbox_behind", "state = 2"},
 }
 
-// Messages implements [outbox.Store]. One that cannot be read says so in its LastError.
+// Messages implements [outbox.Store]. A message that cannot be read has the reason in its LastError.
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) (entries []outbox.Entry, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
 		after, err := numberOf(one.conn, f.After)
@@ -61,7 +61,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) (entries []outbox
 	return entries, err
 }
 
-// numberOf returns the place of the message behind which a page begins.
+// numberOf returns the number of the message after which a page begins.
 func numberOf(conn *sqlite3.Conn, id string) (number int64, err error) {
 	if id == "" {
 		return 0, nil
@@ -77,9 +77,9 @@ func numberOf(conn *sqlite3.Conn, id string) (number int64, err error) {
 	return number, err
 }
 
-// messageQuery makes the statement for a page. An origin or a downstream key alone has no index: operators ask for
-// them, one at a time, and each message would pay for it. Without a state or an ID it walks the table from where the
-// last page ended.
+// messageQuery returns the statement for a page. Origin and downstream key alone have no
+// index: operators search for them, one at a time, and an index would slow down each
+// message. Without a state or an ID the query walks the table from the end of the last page.
 func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	from, conditions := "onceward_outbox", []string{"number > ?"}
 	args = append(args, after)
@@ -98,7 +98,7 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	}
 	if f.ProviderID != "" {
 		restrict("provider_id", f.ProviderID)
-		conditions = append(conditions, `provider_id <> ''`) // word for word as the index has it
+		conditions = append(conditions, `provider_id <> ''`) // exactly as in the definition of the index
 	}
 	if f.Topic != "" {
 		restrict("topic", f.Topic)
@@ -107,8 +107,8 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 		conditions = append(conditions, `token >= 0`)
 	}
 	if first := f.FirstID(); first != "" {
-		// The table is in the order of commits, which is nearly that of the IDs: but a clock may have been set back. So all
-		// IDs since then are looked at, in their index, which tells the numbers.
+		// The table is in the order of commits, which differs from the order of IDs if a clock was set back. So the
+		// query takes the smallest number of all IDs since then. The index of IDs contains the numbers.
 		conditions = append(conditions, `id >= ?`, `number >= (SELECT min(number) FROM onceward_outbox WHERE id >= ?)`)
 		args = append(args, first, first)
 	}
@@ -125,7 +125,8 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	return text, append(args, limit)
 }
 
-// stateCondition restricts a page to some states, by an index if there is one for them and none for something rarer.
+// stateCondition restricts a page to some states. It uses an index of these states, if there is one, unless the filter
+// has an ID, whose index is more selective.
 func stateCondition(f outbox.Filter) (index, condition string) {
 	numbers := make([]string, len(f.States))
 	for i, state := range f.States {
@@ -160,7 +161,7 @@ func (s *Store) MessageStats(ctx context.Context) (stats outbox.Stats, err error
 	return stats, err
 }
 
-// countMessages counts messages, and says when the oldest of them was added.
+// countMessages returns the number of messages, and when the oldest of them was added.
 func countMessages(conn *sqlite3.Conn, text string) (n int, oldest time.Time, err error) {
 	err = query(conn, text, nil, func(stmt *sqlite3.Stmt) error {
 		n, oldest = stmt.ColumnInt(0), timeOf(stmt, 1)

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// own does nothing where files beside each other have one owner.
+// own does nothing on systems where files beside each other have one owner.
 func own(*os.File, fs.FileInfo) error { return nil }

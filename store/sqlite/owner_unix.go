@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// own gives a new file to the owner of another one, where that is another user.
+// own gives a new file to the owner of another file, if that owner is another user.
 func own(file *os.File, like fs.FileInfo) error {
 	owner, ok := like.Sys().(*syscall.Stat_t)
 	if !ok || int(owner.Uid) == os.Geteuid() {

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// readers is a pool of connections that read records past the writer. They are opened when they are needed.
+// readers is a pool of connections that read records without the writer. Connections are opened when they are needed.
 type readers struct {
 	open  func() (*reader, error)
 	turns chan struct{} // as many as there may be readers
@@ -22,17 +22,17 @@ type readers struct {
 	idle []*reader
 }
 
-// reader is one connection with its look-up prepared.
+// reader is a connection with a prepared look-up.
 type reader struct {
 	conn *sqlite3.Conn
 	get  *sqlite3.Stmt
 	key  key
 }
 
-// minReaders keeps a slow read from holding up all others.
+// minReaders is the smallest limit of readers, so that a slow read does not block all others.
 const minReaders = 4
 
-// openReaders opens the first reader, to see that it can be done.
+// openReaders opens the first reader, to check that this is possible.
 func openReaders(file string, busy time.Duration) (*readers, error) {
 	r := &readers{
 		open:  func() (*reader, error) { return openReader(file, busy) },
@@ -62,7 +62,7 @@ func openReader(file string, busy time.Duration) (*reader, error) {
 	return &reader{conn: conn, get: get}, nil
 }
 
-// with acquires a reader for f, and releases it.
+// with calls f with a reader, and releases the reader.
 func (r *readers) with(ctx context.Context, f func(*reader) error) error {
 	if err := r.await(ctx); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (r *readers) with(ctx context.Context, f func(*reader) error) error {
 	return unavailable(f(one))
 }
 
-// await waits until there may be one more reader.
+// await waits until one more reader is allowed.
 func (r *readers) await(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -120,7 +120,7 @@ func (r *readers) release(one *reader) {
 	r.idle = append(r.idle, one)
 }
 
-// get reads one record; there is none if its state is StateNone.
+// get reads one record. If there is none, its state is StateNone.
 func (r *readers) get(ctx context.Context, id store.ID) (rec store.Record, err error) {
 	err = r.with(ctx, func(one *reader) error {
 		one.key = keyOf(one.key, id)
@@ -130,7 +130,7 @@ func (r *readers) get(ctx context.Context, id store.ID) (rec store.Record, err e
 	return rec, err
 }
 
-// close waits for the reads under way and closes the connections.
+// close waits for the running reads and closes the connections.
 func (r *readers) close() error {
 	var errs []error
 	r.once.Do(func() {

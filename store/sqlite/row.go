@@ -16,23 +16,23 @@ const (
 	selectRecord = `SELECT record, rowid, id FROM onceward_record WHERE hash = ?1`
 	insertRecord = `INSERT INTO onceward_record (hash, id, state, due, provider_id, record)
 		VALUES (?1, ?5, ?2, ?3, ?6, ?4)`
-	// insertAbsent is for a record that was not there a moment ago: then nothing has to be looked up.
+	// insertAbsent inserts a record that did not exist a moment ago, without a look-up.
 	insertAbsent = insertRecord + ` ON CONFLICT (hash) DO NOTHING`
 	updateRecord = `UPDATE onceward_record SET state = ?2, due = ?3, record = ?4 WHERE rowid = ?1`
-	// updateProvider is for the few records whose provider's id changes.
+	// updateProvider updates the few records whose provider's ID changes.
 	updateProvider = `UPDATE onceward_record SET provider_id = ?2 WHERE rowid = ?1`
 	deleteRecord   = `DELETE FROM onceward_record WHERE hash = ?1`
 	selectFloor    = `SELECT value FROM onceward_meta WHERE name = 'max_removed_attempt'`
 	raiseFloor     = `UPDATE onceward_meta SET value = max(value, ?1) WHERE name = 'max_removed_attempt'`
 )
 
-// key is how the columns name a record: the hash of its ID, and behind that the ID.
+// key identifies a record in the columns: the hash of its ID, and then the ID.
 type key []byte
 
 // hashSize is how many bytes of a key are the hash.
 const hashSize = 16
 
-// keyOf makes the key of an ID in the memory of another one.
+// keyOf returns the key of an ID, in the memory of another key.
 func keyOf(k key, id store.ID) key {
 	k = id.AppendBinary(append(k[:0], make([]byte, hashSize)...))
 	sum := sha256.Sum256(k[hashSize:])
@@ -43,7 +43,7 @@ func keyOf(k key, id store.ID) key {
 func (k key) hash() []byte { return k[:hashSize] }
 func (k key) id() []byte   { return k[hashSize:] }
 
-// loadRecord runs a prepared look-up. The row is that of the record, zero if there is none.
+// loadRecord runs a prepared look-up. It returns the record and its row, which is zero if there is no record.
 func loadRecord(get *sqlite3.Stmt, id store.ID, k key) (rec store.Record, row int64, err error) {
 	if err := get.BindBlob(1, k.hash()); err != nil {
 		return rec, 0, err
@@ -61,12 +61,12 @@ func loadRecord(get *sqlite3.Stmt, id store.ID, k key) (rec store.Record, row in
 	return rec, row, err
 }
 
-// errCollision is for an ID whose hash is that of another one.
+// errCollision is the error for an ID that has the same hash as another ID.
 var errCollision = &store.UnreadableError{
 	Version: store.RecordVersion, Reason: "its place is taken by another key, whose hash is the same",
 }
 
-// records is the prepared hot path of the writer's connection. It is used inside a transaction.
+// records holds the prepared statements of the hot path, on the writer's connection. It is used inside a transaction.
 type records struct {
 	conn                                              *sqlite3.Conn
 	get, insert, add, change, remove, floor, setFloor *sqlite3.Stmt
@@ -74,7 +74,8 @@ type records struct {
 	sought, value                                     []byte
 	kept                                              map[string]*sqlite3.Stmt // by their texts
 
-	// removed is the largest token of what was removed, read once in each transaction; below zero if it was not yet.
+	// removed is the largest token of the removed records. It is
+	// read once in each transaction, and negative until then.
 	removed int64
 }
 
@@ -97,8 +98,8 @@ func (r *records) load(id store.ID) (rec store.Record, row int64, err error) {
 	return loadRecord(r.get, id, r.keyOf(id))
 }
 
-// keyOf is the key of an ID, of which most are asked for several times in a row. The ID is compared in bytes of our own:
-// its strings may be views of memory that the caller uses again.
+// keyOf returns the key of an ID, and keeps it, because most IDs are looked up several times in a row. It compares IDs
+// in memory of its own: the strings of an ID may be views of memory that the caller reuses.
 func (r *records) keyOf(id store.ID) key {
 	r.sought = id.AppendBinary(r.sought[:0])
 	if r.key == nil || !bytes.Equal(r.sought, r.key.id()) {
@@ -107,7 +108,7 @@ func (r *records) keyOf(id store.ID) key {
 	return r.key
 }
 
-// step applies an event to the record of an ID: the one place where records change.
+// step applies an event to the record of an ID, and stores the result.
 func (r *records) step(id store.ID, event store.Event, now time.Time) (store.Record, store.Transition, error) {
 	before, row, err := r.load(id)
 	if err != nil {
@@ -125,7 +126,7 @@ func (r *records) step(id store.ID, event store.Event, now time.Time) (store.Rec
 	return after, outcome, r.store(id, row, &before, &after, outcome.Effect)
 }
 
-// reserve makes the record of an ID that was absent a moment ago, and reports whether it was so still.
+// reserve creates the record of an ID that was absent a moment ago, and reports whether it was still absent.
 func (r *records) reserve(id store.ID, event store.Event, now time.Time) (
 	after store.Record, outcome store.Transition, absent bool, err error,
 ) {
@@ -134,7 +135,7 @@ func (r *records) reserve(id store.ID, event store.Event, now time.Time) (
 	}
 	after, outcome, err = store.Step(store.Record{}, event, now)
 	if err != nil || outcome.Effect != store.EffectWrite {
-		return after, outcome, false, nil // by the way of all others
+		return after, outcome, false, nil // step decides it
 	}
 	if err := r.bindNew(r.add, id, &after); err != nil {
 		return after, outcome, false, err
@@ -146,7 +147,7 @@ func (r *records) reserve(id store.ID, event store.Event, now time.Time) (
 	return after, outcome, err == nil && r.conn.Changes() == 1, err
 }
 
-// store carries an effect out.
+// store carries out the effect of an event.
 func (r *records) store(id store.ID, row int64, before, after *store.Record, effect store.Effect) error {
 	switch effect {
 	case store.EffectWrite:
@@ -158,7 +159,7 @@ func (r *records) store(id store.ID, row int64, before, after *store.Record, eff
 	}
 }
 
-// save inserts a record, or changes the row that the one before was loaded from.
+// save inserts a record, or updates the row that the previous record was loaded from.
 func (r *records) save(id store.ID, row int64, before, rec *store.Record) error {
 	put := r.change
 	if row == 0 {
@@ -196,7 +197,7 @@ func (r *records) bindNew(insert *sqlite3.Stmt, id store.ID, rec *store.Record) 
 	return bindOne(insert, 6, nullable(rec.ProviderID))
 }
 
-// bind binds the columns that every write has.
+// bind binds the columns that every write sets.
 func (r *records) bind(put *sqlite3.Stmt, rec *store.Record) error {
 	if err := put.BindInt64(2, int64(sqltx.StateCode(rec))); err != nil {
 		return err
@@ -208,7 +209,7 @@ func (r *records) bind(put *sqlite3.Stmt, rec *store.Record) error {
 	return put.BindBlob(4, r.value)
 }
 
-// nullable is how a column holds a text that most rows do not have.
+// nullable returns nil, which is stored as NULL, for an empty text, because most rows have none.
 func nullable(text string) any {
 	if text == "" {
 		return nil
@@ -216,7 +217,7 @@ func nullable(text string) any {
 	return []byte(text)
 }
 
-// delete removes a record and keeps its token from being used again (S7), in the same transaction.
+// delete removes a record, and ensures in the same transaction that its token is not used again (S7).
 func (r *records) delete(id store.ID, attempt int64) error {
 	if err := r.remove.BindBlob(1, r.keyOf(id).hash()); err != nil {
 		return err
@@ -231,7 +232,7 @@ func (r *records) delete(id store.ID, attempt int64) error {
 	return r.setFloor.Exec()
 }
 
-// token draws an attempt token above that of the record and above those of all records that were removed.
+// token draws an attempt token above the token of the record and the tokens of all removed records.
 func (r *records) token(now time.Time, before *store.Record) (int64, error) {
 	if r.removed < 0 {
 		if r.floor.Step() {

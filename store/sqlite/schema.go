@@ -29,13 +29,13 @@ const (
 // migrations are the files that make the tables.
 type migrations struct{ sqltx.Migrations }
 
-// ownMigrations returns those of this program.
+// ownMigrations returns the migrations of this program.
 func ownMigrations() migrations {
 	return migrations{sqltx.NewMigrations(sqltx.MigrationFiles(migrationFiles))}
 }
 
-// Migrate creates the file and its tables, or brings them up to date. [Open] does the same unless
-// [WithManualMigration] says otherwise.
+// Migrate creates the file and its tables, or brings them up to
+// date. [Open] does the same unless [WithManualMigration] is set.
 func Migrate(ctx context.Context, path string) error {
 	s, err := Open(ctx, path)
 	if err != nil {
@@ -44,8 +44,8 @@ func Migrate(ctx context.Context, path string) error {
 	return s.Close()
 }
 
-// Status returns how the tables of a file stand against what this program needs. It writes nothing: of a file that does
-// not exist it says so.
+// Status compares the version of the tables in a file with the version that this program needs. It writes nothing. If
+// the file does not exist, the status is Absent.
 func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
 	all := ownMigrations()
 	status := store.SchemaStatus{Place: path, Wanted: all.Version(), Pending: all.Names}
@@ -94,9 +94,9 @@ func exists(conn *sqlite3.Conn, text string) (found bool, err error) {
 	return found, err
 }
 
-// migrate brings the tables up to date, all in one transaction. The version is kept in a table of its own, because
-// user_version belongs to the program that shares the file. Where there is nothing to do it does not write: a file that
-// other processes keep busy can be opened all the same.
+// migrate brings the tables up to date in one transaction. The version is kept in a table of its own, because
+// user_version belongs to the program that shares the file. If there is nothing to do, migrate does not write, so that
+// a file that other processes keep busy can still be opened.
 func (m *migrations) migrate(conn *sqlite3.Conn) (err error) {
 	status, err := m.status(conn, "this file")
 	if err != nil {
@@ -127,7 +127,7 @@ func (m *migrations) migrate(conn *sqlite3.Conn) (err error) {
 	return unavailable(conn.Exec(`COMMIT`))
 }
 
-// rollbackNote undoes a failed migration and says so if even that fails.
+// rollbackNote undoes a failed migration, and returns a note if that fails too.
 func rollbackNote(conn *sqlite3.Conn) string {
 	if err := conn.Exec(`ROLLBACK`); err != nil {
 		return " (and the rollback failed: " + err.Error() + ")"
@@ -146,15 +146,15 @@ func (m *migrations) apply(conn *sqlite3.Conn, file string, version int) error {
 	return nil
 }
 
-// text returns a migration together with the note of its version.
+// text returns a migration with the statement that records its version.
 func (m *migrations) text(file string, version int) (string, error) {
 	text, err := m.Text(file, sqltx.DefaultPrefix)
 	return fmt.Sprintf("%s\nINSERT INTO onceward_schema (version, applied_at) VALUES (%d, datetime('now'));\n",
 		text, version), err
 }
 
-// plainHead begins what PlainSQL returns. The shell of SQLite goes on after an error unless it is told not to, and has
-// no other way to raise one than a constraint.
+// plainHead begins the script that PlainSQL returns. The shell of SQLite continues after an error unless .bail is on,
+// and a constraint is its only way to raise an error.
 const plainHead = `-- Brings the tables of Onceward from version %[1]d to version %[2]d, in one transaction.
 -- sqlite3 FILE < THIS_FILE
 .bail on
@@ -171,9 +171,9 @@ DROP TABLE onceward_found;
 
 `
 
-// PlainSQL returns the migrations after a version, zero for all of them, as one transaction for the shell of SQLite:
-// for those who apply changes of their databases by hand. It refuses tables of another version than that. A file that
-// the shell creates has the permissions of its caller's umask.
+// PlainSQL returns the migrations after a version, zero for all of them, as one transaction for the shell of SQLite. It
+// is for users who change their databases by hand. The script refuses tables of another version. A file that the shell
+// creates has the permissions of its caller's umask.
 func PlainSQL(from int) (string, error) {
 	all := ownMigrations()
 	return all.plain(from)

@@ -1,10 +1,10 @@
-// Package sqlite keeps records in an SQLite file: the embedded default, for one machine. It is pure Go, survives a
-// crash and power loss, and runs a handler's own writes in the same transaction as its claim and its answer.
+// Package sqlite keeps records in an SQLite file: the embedded default, for one machine. It is pure Go, survives
+// crashes and power losses, and runs a handler's own writes in the same transaction as its claim and its answer.
 //
-// All writes go through one connection, in group commits: what arrives while one commit is on its way to the disk
-// shares the next one. Reads, replays among them, go past it on connections of their own. Business tables live in the
-// same file: create them and write to them with [Store.Update], or inside a transactional handler with [onceward.Tx];
-// read them with [Store.DB]. Messages of an outbox and events of an inbox are added in the same transactions.
+// All writes go through one connection, in group commits: writes that arrive while a commit is on its way to the disk
+// share the next commit. Reads, including replays, use connections of their own. Business tables are in the same file:
+// create them and write to them with [Store.Update], or inside a transactional handler with [onceward.Tx]; read them
+// with [Store.DB]. Messages of an outbox and events of an inbox are added in the same transactions.
 package sqlite
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises all of these.
+// Store implements all of these interfaces.
 var (
 	_ store.Store                = (*Store)(nil)
 	_ store.Transactor           = (*Store)(nil)
@@ -64,41 +64,43 @@ type Store struct {
 	flights sqltx.Flights
 }
 
-// Option changes a store that is being opened.
+// Option configures a store that is being opened.
 type Option func(*Store)
 
-// WithClock makes the store take its time from now. Default: [time.Now].
+// WithClock sets the function that returns the time. Default: [time.Now].
 func WithClock(now func() time.Time) Option {
 	return func(s *Store) { s.now = now }
 }
 
-// WithBusyTimeout is how long a write waits for another process that holds the file, an hour at most. Default: 5 s.
+// WithBusyTimeout sets how long a write waits for another process
+// that has locked the file, an hour at most. Default: 5 s.
 func WithBusyTimeout(d time.Duration) Option {
 	return func(s *Store) { s.busy = d }
 }
 
-// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open it if the file or its
-// tables are missing, or of another version than this program needs: call [Migrate], or run what [PlainSQL] returns.
-// Default: opening brings them up to date.
+// WithManualMigration leaves the tables unchanged when the store is opened. Opening fails if the file or its tables are
+// missing, or have another version than this program needs. Call [Migrate], or run the script that [PlainSQL] returns.
+// Default: opening brings the tables up to date.
 func WithManualMigration() Option {
 	return func(s *Store) { s.manual = true }
 }
 
-// WithReadOnly opens the file for looking only: the store's writes return [store.ErrReadOnly]. It leaves the tables as
-// they are, as [WithManualMigration] does, and does with the right to read the file,
-// also while another process has it open.
+// WithReadOnly opens the file for reading only: the store's writes return
+// [store.ErrReadOnly]. It leaves the tables unchanged, as [WithManualMigration] does, and
+// needs only the permission to read the file, even while another process has it open.
 func WithReadOnly() Option {
 	return func(s *Store) { s.readOnly = true }
 }
 
-// WithVFS opens the path by a VFS that the program has registered with the driver, and not as a file of the system:
-// for tests, with one that keeps it in memory. It must let readers go on beside a writer, as the driver's "mvcc" does,
-// because no write-ahead log is asked for there. What it keeps is as durable as it says. Default: files.
+// WithVFS opens the path by a VFS that the program has registered with the driver, and not as a
+// file of the system. It is for tests, with a VFS that keeps the content in memory. The VFS must
+// let readers continue beside a writer, as the driver's "mvcc" does, because the store does not
+// require a write-ahead log there. Its content is as durable as the VFS makes it. Default: files.
 func WithVFS(name string) Option {
 	return func(s *Store) { s.vfs = name }
 }
 
-// WithLogger is where warnings go. Default: [slog.Default].
+// WithLogger sets the logger for warnings. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(s *Store) { s.logger = logger } }
 
 const (
@@ -106,8 +108,8 @@ const (
 	longestBusyTimeout = time.Hour
 )
 
-// Open opens the file at path, creates it and its directory if they do not exist, readable for their owner only, and
-// brings its tables up to date, unless [WithManualMigration] or [WithReadOnly] says otherwise. It refuses a file that
+// Open opens the file at path. It creates the file and its directory if they do not exist, readable for their owner
+// only, and brings the tables up to date, unless [WithManualMigration] or [WithReadOnly] is set. It refuses a file that
 // is damaged, is not an SQLite database, or was written by a newer version that this one cannot work with.
 func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	s := &Store{now: time.Now, busy: defaultBusyTimeout, logger: slog.Default()}
@@ -140,7 +142,7 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	return s, nil
 }
 
-// prepareFile returns what the connections open.
+// prepareFile returns the path or the address that the connections open.
 func (s *Store) prepareFile(path string) (string, error) {
 	switch {
 	case s.vfs != "":
@@ -167,7 +169,7 @@ func (s *Store) open(ctx context.Context, file string) (err error) {
 	return err
 }
 
-// Close ends what is queued and closes the file.
+// Close completes the queued writes and closes the file.
 func (s *Store) Close() error {
 	var errs []error
 	if s.writer != nil {
@@ -182,15 +184,15 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// DB is for reading business tables: its connections refuse to write. Writes go through [Store.Update] or a
-// transactional handler, so that they share the one writer instead of fighting it for the file's lock.
+// DB returns a pool for reading business tables. Its connections refuse to write. Writes go through [Store.Update] or a
+// transactional handler, so that they share the one writer instead of competing with it for the file's lock.
 func (s *Store) DB() *sql.DB { return s.db }
 
-// Handle returns the handle of [Store.DB]: it uses the transaction of the guard if the context carries one, and reads
-// otherwise. Repositories take it in the place of a *sql.DB, and stay as they are.
+// Handle returns a handle of [Store.DB]. The handle uses the transaction of the guard if the context carries one, and
+// reads otherwise. Repositories use it in place of a *sql.DB, without other changes.
 func (s *Store) Handle() *store.SQLHandle { return store.NewSQLHandle(s.db) }
 
-// Reserve implements [store.Store]. What can be answered without a write is answered from a reader.
+// Reserve implements [store.Store]. A reservation that needs no write is answered by a reader.
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	v, answered, err := s.decide(ctx, r)
 	if err != nil || answered {
@@ -204,8 +206,8 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	return t.Verdict(), nil
 }
 
-// decide answers a reservation that changes nothing, as of one moment: a replay never waits for the writer. Of one that
-// does it returns the record as it was.
+// decide answers a reservation that changes nothing, so that a replay never waits for the writer. If the reservation
+// changes something, decide returns the record as it was read.
 func (s *Store) decide(ctx context.Context, r *store.Reservation) (v store.Verdict, answered bool, err error) {
 	now := s.now()
 	rec, err := s.readers.get(ctx, r.ID)

@@ -7,7 +7,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// prepared is a statement of the hot path, with the place where it is kept.
+// prepared is a statement of the hot path, with the variable that holds it.
 type prepared struct {
 	stmt **sqlite3.Stmt
 	text string
@@ -23,8 +23,8 @@ func prepare(conn *sqlite3.Conn, all ...prepared) (err error) {
 	return nil
 }
 
-// run runs a statement that stays prepared for the next time, and calls each for its rows. One that has no rows is
-// given a nil for each.
+// run runs a statement that stays prepared for the next time, and calls
+// each for its rows. If the statement has no rows, each may be nil.
 func (r *records) run(text string, args []any, each func(*sqlite3.Stmt) error) error {
 	stmt, err := r.keep(text)
 	if err != nil {
@@ -50,7 +50,7 @@ func query(conn *sqlite3.Conn, text string, args []any, each func(*sqlite3.Stmt)
 	return err
 }
 
-// step binds the parameters of a statement and goes through its rows.
+// step binds the parameters of a statement and calls each for its rows.
 func step(stmt *sqlite3.Stmt, args []any, each func(*sqlite3.Stmt) error) error {
 	err := bindAll(stmt, args)
 	for err == nil && stmt.Step() {
@@ -68,7 +68,7 @@ func (r *records) changes(text string, args ...any) (bool, error) {
 	return err == nil && r.conn.Changes() > 0, err
 }
 
-// keep prepares a statement when it is needed for the first time. It is closed with the connection.
+// keep returns a prepared statement, and prepares it on the first use. The statement is closed with the connection.
 func (r *records) keep(text string) (*sqlite3.Stmt, error) {
 	if stmt := r.kept[text]; stmt != nil {
 		return stmt, nil
@@ -110,7 +110,7 @@ func bindOne(stmt *sqlite3.Stmt, param int, arg any) error {
 	}
 }
 
-// micros is how the columns hold a time.
+// micros returns a time as the columns hold it.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -118,7 +118,7 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// timeOf reads a time as micros wrote it.
+// timeOf returns a time that was stored as micros returned it.
 func timeOf(stmt *sqlite3.Stmt, column int) time.Time {
 	us := stmt.ColumnInt64(column)
 	if us == 0 {

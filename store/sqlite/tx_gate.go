@@ -15,22 +15,22 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// gate is the writer's connection as one handler sees it through its *sql.Tx. It lets the handler work while it is its
-// turn, and keeps it from ending the transaction, from touching the store's own tables, and from going on after its
-// turn. Each turn has a gate of its own, so that nothing that a handler holds on to can reach into the turn of another.
+// gate is the writer's connection as one handler uses it through its *sql.Tx. It lets the handler work during its turn,
+// and keeps it from ending the transaction, from changing the store's own tables, and from continuing after its turn.
+// Each turn has a gate of its own, so that nothing that a handler keeps can affect the turn of another handler.
 //
-// Messages, events and durable operations are added through the handler's transaction too. The statements that do so
-// are let through by their exact text, because the rules see no more than an action and a table: to them a REPLACE,
-// which removes rows, is an INSERT.
+// Messages, events and durable operations are added through the handler's transaction
+// too. The statements that add them are allowed by their exact text, because the rules
+// see only an action and a table: for them a REPLACE, which removes rows, is an INSERT.
 type gate struct {
 	inner sqlitedriver.Conn
 	kept  statements
-	bound context.Context // ends with the longest that the turn may take
+	bound context.Context // ends when the turn has taken its longest time
 
 	mu     sync.Mutex
 	over   bool
 	trusts bool         // while a statement of the store itself is prepared or executed
-	stmts  []*gatedStmt // those that may still be open, the newest last
+	stmts  []*gatedStmt // the statements that may still be open, the newest last
 	open   int          // how many rows are open
 	last   string       // the last statement that returned rows
 }
@@ -42,25 +42,25 @@ var (
 	_ driver.NamedValueChecker  = (*gate)(nil)
 )
 
-// errUndone is what a handler sees whose transaction is gone before its turn is over. What it did after that would
-// commit by itself.
+// errUndone is returned to a handler whose transaction ended before the
+// handler's turn did. Later statements would be committed on their own.
 var errUndone = errors.New("onceward: the transaction was undone by SQLite: " +
 	"a statement was interrupted, asked for a rollback, or found the disk full")
 
 // tablePrefix begins the names of the store's own tables and savepoints.
 const tablePrefix = "onceward_"
 
-// tellingPragmas take an argument and change nothing; ORMs look at tables with them.
+// tellingPragmas take an argument and change nothing. ORMs inspect tables with them.
 var tellingPragmas = []string{
 	"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list",
 	"foreign_key_check",
 }
 
-// trusted are the store's own statements that come through a handler's transaction.
+// trusted are the store's own statements that are run through a handler's transaction.
 var trusted = []string{insertMessage, insertEvent}
 
-// forbidden holds the rules for a handler's turn. They are checked when a statement is prepared, so the store's own
-// statements, prepared before, do not pay for them.
+// forbidden reports whether the rules for a handler's turn forbid an action. SQLite asks when it prepares a statement,
+// so the rules do not slow down the store's own statements, which were prepared before.
 func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 	switch action {
 	case sqlite3.AUTH_TRANSACTION, sqlite3.AUTH_ATTACH, sqlite3.AUTH_DETACH:
@@ -68,7 +68,7 @@ func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 	case sqlite3.AUTH_SAVEPOINT:
 		return ours(second)
 	case sqlite3.AUTH_PRAGMA:
-		// Without an argument a pragma only tells something.
+		// A pragma without an argument only reads.
 		return second != "" && !slices.Contains(tellingPragmas, strings.ToLower(first))
 	case sqlite3.AUTH_INSERT, sqlite3.AUTH_UPDATE, sqlite3.AUTH_DELETE, sqlite3.AUTH_DROP_TABLE:
 		return ours(first)
@@ -77,7 +77,7 @@ func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 		// A temporary table of the same name would take the place of the store's own.
 		return ours(first)
 	case sqlite3.AUTH_ALTER_TABLE:
-		// The rules are not told of the new name: a temporary table could take that of one of the store's.
+		// The rules do not get the new name: a temporary table could get the name of one of the store's tables.
 		return ours(second) || strings.EqualFold(first, "temp")
 	case sqlite3.AUTH_DROP_INDEX, sqlite3.AUTH_CREATE_INDEX,
 		sqlite3.AUTH_CREATE_TRIGGER, sqlite3.AUTH_CREATE_TEMP_TRIGGER:
@@ -89,9 +89,9 @@ func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 
 func ours(name string) bool { return strings.HasPrefix(strings.ToLower(name), tablePrefix) }
 
-// close ends the turn. A statement that is running is waited for, and what was left open is closed here: from now on
-// nothing that the handler does touches the connection. It reports whether nothing was left open, and whether rows were:
-// a prepared statement may stay open until the end of its transaction.
+// close ends the turn. It waits for a running statement, and closes what was left open: after that, nothing that the
+// handler does reaches the connection. tidy reports whether nothing was left open, and rows whether rows were left
+// open: a prepared statement may stay open until the end of its transaction.
 func (g *gate) close() (tidy, rows bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,15 +100,15 @@ func (g *gate) close() (tidy, rows bool) {
 	for _, stmt := range g.stmts {
 		if !stmt.closed {
 			tidy = false
-			_ = stmt.Stmt.Close() // the error is that of its last step, which the handler has seen
+			_ = stmt.Stmt.Close() // the error of its last step, which the handler has seen
 		}
 	}
 	g.stmts = nil
 	return tidy, g.open > 0
 }
 
-// during runs a driver call if it is still the handler's turn and its transaction is still there. The call is bounded
-// by the turn as well as by its own context, so that no statement runs for ever.
+// during makes a call of the driver if the handler's turn and its transaction have not ended. The turn bounds the call,
+// as the call's own context does, so that no statement runs without a limit.
 func (g *gate) during(ctx context.Context, call func(ctx context.Context) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,7 +138,7 @@ func (g *gate) Enter() error {
 // Leave implements [sqltx.Turn].
 func (g *gate) Leave() { g.mu.Unlock() }
 
-// boundContext ends when either of two contexts ends. The driver asks for Err alone.
+// boundContext ends when either of two contexts ends. The driver calls only Err.
 type boundContext struct {
 	context.Context
 	bound context.Context
@@ -152,7 +152,7 @@ func (c *boundContext) Err() error {
 	return c.bound.Err()
 }
 
-// BeginTx implements [driver.ConnBeginTx]. The transaction is already there: this only makes a handle for it.
+// BeginTx implements [driver.ConnBeginTx]. The transaction already exists: BeginTx only returns a handle for it.
 func (g *gate) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return ownedTx{g}, nil }
 
 // Begin implements [driver.Conn].
@@ -164,7 +164,8 @@ type ownedTx struct{ gate *gate }
 // Commit implements [driver.Tx].
 func (ownedTx) Commit() error { return store.ErrTxOwned }
 
-// Rollback implements [driver.Tx]: refused to a handler, and nothing to do when the writer ends the handle.
+// Rollback implements [driver.Tx]. A handler may not roll back,
+// and when the writer ends the handle, there is nothing to do.
 func (tx ownedTx) Rollback() error {
 	tx.gate.mu.Lock()
 	defer tx.gate.mu.Unlock()
@@ -174,7 +175,7 @@ func (tx ownedTx) Rollback() error {
 	return nil
 }
 
-// Close implements [driver.Conn]. The connection behind it is the writer's.
+// Close implements [driver.Conn]. It does nothing: the connection behind the gate belongs to the writer.
 func (g *gate) Close() error { return nil }
 
 // Prepare implements [driver.Conn].
@@ -204,7 +205,7 @@ func (g *gate) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	return prepared, nil
 }
 
-// trust suspends the rules for a statement that is the store's own, until what it returns is called.
+// trust suspends the rules for a statement of the store's own, until the function that it returns is called.
 func (g *gate) trust(own bool) (end func()) {
 	g.trusts = own
 	return func() { g.trusts = false }
@@ -226,7 +227,7 @@ func (g *gate) ExecContext(
 	return result, err
 }
 
-// CheckNamedValue implements [driver.NamedValueChecker]: the statement looks at the arguments.
+// CheckNamedValue implements [driver.NamedValueChecker]: the statement checks the arguments.
 func (g *gate) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 // gatedStmt is a statement of one turn.
@@ -235,14 +236,14 @@ type gatedStmt struct {
 	gate   *gate
 	text   string
 	inputs int
-	own    bool // it is the store's
-	// queried says that there are rows of it, which may be open for longer than it is.
+	own    bool // it is a statement of the store
+	// queried means that the statement has returned rows, which may stay open longer than the statement.
 	queried bool
 	closed  bool
 }
 
-// ExecContext implements [driver.StmtExecContext]. SQLite prepares a statement again, and asks for the rules again, if
-// another process has changed a table in between.
+// ExecContext implements [driver.StmtExecContext]. If another process has changed a table in between, SQLite prepares
+// the statement and checks the rules again.
 func (s *gatedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (result driver.Result, err error) {
 	err = s.gate.during(ctx, func(ctx context.Context) error {
 		defer s.gate.trust(s.own)()
@@ -303,8 +304,8 @@ type gatedRows struct {
 	gate  *gate
 }
 
-// Next implements [driver.Rows]. The bytes that the driver returns are SQLite's own until the next step; they are
-// copied, because the turn may be revoked while the handler looks at them.
+// Next implements [driver.Rows]. The bytes that the driver returns belong to SQLite until the next step. They are
+// copied, because the turn may be revoked while the handler reads them.
 func (r *gatedRows) Next(dest []driver.Value) error {
 	return r.gate.during(context.Background(), func(context.Context) error {
 		if err := r.inner.Next(dest); err != nil {

@@ -5,26 +5,28 @@ import (
 	"errors"
 )
 
-// maxStatements bounds how many statements of handlers stay prepared, and maxStatementText how long they are.
+// maxStatements is how many statements of handlers stay prepared at
+// most, and maxStatementText is how long their texts are at most.
 const (
 	maxStatements    = 64
 	maxStatementText = 4 << 10
 )
 
-// statements are those of handlers, by their texts, that stay prepared for the next turn: most handlers run the same ones
-// each time. They belong to the connection, and only whoever has the turn takes and returns them. The rules were asked
-// when they were prepared, and are asked again if a table has changed since, because SQLite then prepares them again.
-// It does so when they run: a statement that returns rows would until then name the columns of before, and is not kept.
+// statements holds the statements of handlers, by their texts, that stay prepared for the next
+// turn: most handlers run the same statements each time. They belong to the connection, and only
+// the holder of the turn takes and returns them. The rules were checked when they were prepared.
+// If a table has changed since, SQLite prepares them again when they run, and checks the rules
+// again. A statement that returns rows would name the old columns until then, so it is not kept.
 type statements map[string]driver.Stmt
 
-// take returns a statement that is prepared, or nil.
+// take returns a prepared statement and removes it, or returns nil.
 func (s statements) take(text string) driver.Stmt {
 	stmt := s[text]
 	delete(s, text)
 	return stmt
 }
 
-// put keeps a statement that is not used any more, or closes it. What it was used with is forgotten.
+// put keeps a statement that is no longer used, or closes it. It clears the parameters of the statement.
 func (s statements) put(text string, stmt driver.Stmt) error {
 	used, ok := stmt.(interface {
 		ColumnCount() int

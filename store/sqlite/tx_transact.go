@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// errRevoked is what a handler sees that held the writer for too long.
+// errRevoked is returned to a handler that held the writer for too long.
 var errRevoked = fmt.Errorf("%w: the transaction was revoked, because the handler held the only writer for too long",
 	store.ErrDeadline)
 
@@ -27,7 +27,7 @@ func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease / 
 func (s *Store) InFlight(id store.ID) bool { return s.flights.Has(id) }
 
 // Transact implements [store.Transactor]. The work runs in the goroutine of the caller, in a savepoint of the writer's
-// transaction; the transactions that wait run one after the other under one commit.
+// transaction. Waiting transactions run one after the other under one commit.
 func (s *Store) Transact(ctx context.Context, r *store.Reservation,
 	work func(context.Context, store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
@@ -39,8 +39,8 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation,
 	if flight == nil {
 		return store.Verdict{Decision: store.DecisionInProgress, Now: s.now()}, nil
 	}
-	// It is over when the caller leaves or the writer is done with it, whichever is first: a handler that was revoked and
-	// never returns does not lock its key.
+	// The flight ends when the caller leaves or when the writer has finished with it, whichever is first: a handler
+	// that was revoked and never returns does not lock its key.
 	over := func() { s.flights.Leave(r.ID, flight) }
 	defer over()
 	t := newTask(r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
@@ -50,20 +50,20 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation,
 	return t.Verdict(), err
 }
 
-// member is a handler's part in a group: the writer gives it the connection for its turn and waits for it.
+// member is a handler's part in a group: the writer gives it the connection for its turn, and waits for it.
 type member struct {
 	longest time.Duration // zero for no limit
-	over    func()        // called when the writer is done with it; may be nil
+	over    func()        // called when the writer has finished with it; may be nil
 	// begin runs before the work and end after it, in the same savepoint. An error undoes everything. Both may be nil.
 	begin, end func(r *records, now time.Time) error
-	// answers is the store, for a handler that has an answer to which it may add messages. answer is that of the last
-	// turn.
+	// answers is the store, for a handler that may add messages to
+	// its answer. answer holds the messages of the last turn.
 	answers *Store
 	answer  *answerMessages
 
 	turns   chan turn
 	settled chan store.Settlement
-	left    chan struct{} // closed when its goroutine has left, which it does early by a panic
+	left    chan struct{} // closed when its goroutine has left, early if it panics
 }
 
 func newMember(longest time.Duration, over func()) *member {
@@ -80,7 +80,7 @@ type turn struct {
 	answer  *answerMessages // nil if there is none
 }
 
-// host queues a member and plays its part: it runs the work when the writer says so.
+// host queues a member, and runs the work when the writer gives it a turn.
 func (w *writer) host(ctx context.Context, t *task, work func(context.Context, store.Verdict) store.Settlement) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -100,13 +100,13 @@ func (w *writer) host(ctx context.Context, t *task, work func(context.Context, s
 			if t.drop() {
 				return unavailable(ctx.Err())
 			}
-			// Its turn has come: so will its end.
+			// The turn has begun, so it will also end.
 			waiting = nil
 		}
 	}
 }
 
-// play runs the work and releases the connection, also if the work panics or ends its goroutine.
+// play runs the work and releases the connection, even if the work panics or ends its goroutine.
 func (m *member) play(ctx context.Context, turn turn, work func(context.Context, store.Verdict) store.Settlement) {
 	settlement := store.Settlement{Action: store.TxRollback}
 	defer func() { m.settled <- settlement }()
@@ -114,7 +114,7 @@ func (m *member) play(ctx context.Context, turn turn, work func(context.Context,
 	settlement = work(ctx, turn.verdict)
 }
 
-// run is the writer's side of a turn.
+// run runs the writer's side of a turn.
 func (m *member) run(w *writer, t *task) (err error) {
 	t.Transition = store.Transition{}
 	if err := w.savepoint.Exec(); err != nil {
@@ -138,7 +138,7 @@ func (m *member) run(w *writer, t *task) (err error) {
 	return w.settle(t, &before, settlement)
 }
 
-// reserve decides inside the transaction. A grant is not written: only its outcome will be.
+// reserve decides a reservation inside the transaction. A grant is not written, only its outcome.
 func (w *writer) reserve(t *task) (before store.Record, err error) {
 	if before, t.row, err = w.load(t.id); err != nil {
 		return before, err
@@ -182,9 +182,9 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 		err = errRevoked
 	}
 	if tidy && !revoked {
-		_ = tx.Rollback() // it only ends the handle, if the handler has not
+		_ = tx.Rollback() // this only ends the handle, if the handler has not
 	} else {
-		// It waits for rows that the handler may never close; the connection is safe from them.
+		// The rollback waits for rows that the handler may never close. They can no longer reach the connection.
 		go func() { _ = tx.Rollback() }()
 	}
 	if w.raw.GetAutocommit() {
@@ -193,8 +193,8 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 	return settlement, err
 }
 
-// await waits for the handler. One that does not come back in time has its transaction revoked, because all other
-// writes wait for it. One whose goroutine has left, because an earlier run panicked, is undone.
+// await waits for the handler. If the handler does not return in time, its transaction is revoked, because all other
+// writes wait for it. If the handler's goroutine has ended, because an earlier run panicked, the work is undone.
 func (m *member) await(t turn) (settlement store.Settlement, revoked bool) {
 	select {
 	case m.turns <- t:
@@ -214,7 +214,8 @@ func (m *member) await(t turn) (settlement store.Settlement, revoked bool) {
 	}
 }
 
-// settle ends the savepoint as the handler said. What cannot be kept is undone, without harm to the neighbours.
+// settle ends the savepoint with the action of the handler. Work that cannot
+// be kept is undone, and the other members of the group are not affected.
 func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error {
 	refusedBy := w.judge(t, &s)
 	switch {
@@ -247,7 +248,7 @@ func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error
 	return refusedBy
 }
 
-// judge works out what is to be kept, or refuses it.
+// judge applies the handler's result to the task, or returns an error that refuses it.
 func (w *writer) judge(t *task, s *store.Settlement) error {
 	switch {
 	case s.Action == store.TxRollback:
@@ -273,7 +274,7 @@ func (w *writer) judge(t *task, s *store.Settlement) error {
 	return nil
 }
 
-// unresolved reports whether a deferred foreign key is broken. The commit would fail by it, for the whole group.
+// unresolved reports whether a deferred foreign key is broken. It would make the commit of the whole group fail.
 func (w *writer) unresolved() bool {
 	broken, _, err := w.raw.Status(sqlite3.DBSTATUS_DEFERRED_FKS, false)
 	return err != nil || broken != 0

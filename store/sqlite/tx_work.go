@@ -10,21 +10,21 @@ import (
 )
 
 // Update runs f in a transaction of the writer, for business writes outside of a protected handler. It commits if f
-// returns nil. Like a handler, f does not end the transaction itself, and may be called again after a rollback that was
-// not its own doing. All other writes wait for f, for as long as it takes. Called inside a transactional handler it
-// waits for itself: use the handler's own transaction there.
+// returns nil. Like a handler, f must not end the transaction itself, and may be called again after a rollback that it
+// did not cause. All other writes wait for f, as long as it takes. Inside a transactional handler, Update would wait
+// for itself: use the handler's own transaction there.
 func (s *Store) Update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return s.inTurn(ctx, newMember(0, nil), func(ctx context.Context) error { return f(onceward.Tx(ctx)) })
 }
 
-// InTx implements [inbox.Store]: it is [Store.Update] for work that takes the transaction from its context, with
-// [onceward.Tx]. If the context has a deadline, the transaction is revoked soon after that.
+// InTx implements [inbox.Store]: it is [Store.Update] for work that gets the transaction from its context, with
+// [onceward.Tx]. If the context has a deadline, the transaction is revoked soon after the deadline.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	return s.inTurn(ctx, newMember(timeLeft(ctx), nil), work)
 }
 
-// CheckpointTx implements [store.TxCheckpointer]. As with a transactional handler, the step runs in a savepoint of the
-// writer's transaction. The writer's lock keeps the record as it was found, also from other processes.
+// CheckpointTx implements [store.TxCheckpointer]. Like a transactional handler, the step runs in a savepoint of the
+// writer's transaction. The writer's lock keeps the record as it was read, and other processes cannot change it either.
 func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
 	work func(context.Context) (store.Checkpoint, error),
 ) error {
@@ -40,7 +40,7 @@ func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Dura
 		if before, row, err = r.load(c.ID); err != nil {
 			return err
 		}
-		// A step whose owner may no longer write does not run.
+		// A step does not run if its owner may no longer write.
 		if _, _, err = store.Step(before, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt},
 			now); err != nil {
 			return refused{err}
@@ -77,7 +77,7 @@ func (s *Store) inTurn(ctx context.Context, m *member, work func(ctx context.Con
 	return err
 }
 
-// timeLeft is how long work may take by its context, or zero for no limit.
+// timeLeft returns how long work may take by its context, or zero for no limit.
 func timeLeft(ctx context.Context) time.Duration {
 	until, bounded := ctx.Deadline()
 	if !bounded {

@@ -7,7 +7,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// pollInterval is how soon a change by another process is seen; those of this process wake the waiter at once.
+// pollInterval is how soon a change by another process is seen. A change by this process wakes the waiter at once.
 const pollInterval = 100 * time.Millisecond
 
 // Wait implements [store.Waiter].
@@ -37,7 +37,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	}
 }
 
-// waitForTransaction waits for a transaction of this process, of which no record is visible.
+// waitForTransaction waits for a transaction of this process, whose record is not visible yet.
 func (s *Store) waitForTransaction(ctx context.Context, id store.ID) error {
 	ended := s.flights.Ended(id)
 	if ended == nil {

@@ -21,27 +21,27 @@ import (
 // maxGroup bounds how many tasks share a commit, and so how long the first of them waits for the last.
 const maxGroup = 256
 
-// groupTime bounds how long the handlers of one group may take together, so that heartbeats get in between: a group is
-// committed after the handler that passes it.
+// groupTime bounds how long the handlers of one group may take together, so that heartbeats are not delayed: the group
+// is committed after the handler that exceeds it.
 const groupTime = 20 * time.Millisecond
 
-// writer owns the one connection that writes. Its goroutine takes what has gathered in the queue and runs it in one
-// transaction: a group is what arrived while the last commit was on its way to the disk, so a lone caller does not wait
-// and many callers share an fsync. There is no timer.
+// writer owns the one connection that writes. Its goroutine takes the tasks that are in the queue and runs them in one
+// transaction. A group consists of the tasks that arrived while the last commit was on its way to the disk, so a single
+// caller does not wait and many callers share an fsync. There is no timer.
 type writer struct {
-	refuses   error // why nothing is written, of a store that was opened for looking only
+	refuses   error // the error of all writes, if the store was opened read-only
 	now       func() time.Time
 	logger    *slog.Logger
 	groupTime time.Duration
-	committed func(store.ID) // told of each record that is no longer in progress, after the commit
-	messages  hints          // told of commits in which messages became ready
+	committed func(store.ID) // called after the commit for each record no longer in progress
+	messages  hints          // wakes watchers after a commit in which messages became ready
 
 	conn sqlitedriver.Conn
 	raw  *sqlite3.Conn
-	gate *gate   // of the handler whose turn it is; nil between turns
-	db   *sql.DB // makes the transactions that handlers get: its connections are gates
+	gate *gate   // the gate of the handler whose turn it is; nil between turns
+	db   *sql.DB // begins the transactions of handlers: its connections are gates
 	*records
-	statements                                               // of handlers
+	statements                                               // the statements of handlers
 	begin, commit, rollback, savepoint, release, undo, doubt *sqlite3.Stmt
 
 	mu     sync.Mutex
@@ -51,8 +51,8 @@ type writer struct {
 	ended  chan struct{}
 }
 
-// openWriter opens the connection, brings the tables up to date and starts the goroutine. What is no file of the system
-// has neither a log nor permissions.
+// openWriter opens the connection, brings the tables up to date and starts the goroutine. If isFile is false, the
+// content is not a file of the system, and has neither a log nor permissions.
 func openWriter(
 	ctx context.Context, file string, isFile bool, busy time.Duration, now func() time.Time, logger *slog.Logger,
 ) (*writer, error) {
@@ -73,7 +73,7 @@ func openWriter(
 	return w, nil
 }
 
-// turns makes the gate of the present turn the connection that a transaction begins on.
+// turns is a connector whose connection is the gate of the current turn, so that a transaction begins on it.
 type turns struct{ *writer }
 
 // Connect implements [driver.Connector].
@@ -121,7 +121,7 @@ func (w *writer) setUp(isFile bool, busy time.Duration) error {
 	return w.raw.SetAuthorizer(w.authorize)
 }
 
-// authorize holds a handler to the rules of its turn.
+// authorize applies the rules of a handler's turn.
 func (w *writer) authorize(
 	action sqlite3.AuthorizerActionCode, first, second, _, _ string,
 ) sqlite3.AuthorizerReturnCode {
@@ -131,8 +131,8 @@ func (w *writer) authorize(
 	return sqlite3.AUTH_OK
 }
 
-// configure retries what SQLite itself does not wait for: the first of several that open a new file switches it to the
-// log, and needs it for itself.
+// configure retries an error that SQLite itself does not wait for: if several processes open a new file, the first of
+// them switches it to the log, and locks it for that.
 func (w *writer) configure(busy time.Duration) error {
 	deadline := time.Now().Add(busy)
 	for {
@@ -144,7 +144,7 @@ func (w *writer) configure(busy time.Duration) error {
 	}
 }
 
-// disconnect closes the connection, which it does only after its statements.
+// disconnect closes the statements of the connection, and then the connection.
 func (w *writer) disconnect() error {
 	var errs []error
 	for _, stmt := range slices.Collect(w.raw.Stmts()) {
@@ -153,8 +153,9 @@ func (w *writer) disconnect() error {
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
-// do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has
-// not been started; if it has, its outcome is not known to the caller, and its neighbours do not notice.
+// do queues a task and waits until it is committed. If the caller gives up before
+// the task was started, the task is never started. If it was started, its outcome
+// is not known to the caller, and the other tasks of its group are not affected.
 func (w *writer) do(ctx context.Context, t *task) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -176,8 +177,8 @@ func (w *writer) do(ctx context.Context, t *task) error {
 	}
 }
 
-// write runs f in a transaction of the writer, and returns its result once that is committed. With an error there is no
-// result, because the writer may still be at it.
+// write runs f in a transaction of the writer, and returns its result after the commit. With an error there is no
+// result, because the writer may still be running f.
 func write[T any](ctx context.Context, w *writer, f func(r *records, now time.Time) (T, error)) (T, error) {
 	var result, none T
 	t := newFunction(func(r *records, now time.Time) (err error) {
@@ -208,7 +209,7 @@ func (w *writer) enqueue(t *task) error {
 	return nil
 }
 
-// loop runs until the writer is closed and its queue is empty.
+// loop runs groups until the writer is closed and its queue is empty.
 func (w *writer) loop() {
 	defer close(w.ended)
 	var group []*task
@@ -223,14 +224,14 @@ func (w *writer) loop() {
 			w.run(group)
 			clear(group)
 		}
-		// Let those whose last commit has just ended queue up too: they are runnable now. Otherwise callers that come again
-		// and again would take turns in two groups, each of half the size.
+		// Let the callers whose commit has just ended queue up too: they are runnable now. Otherwise callers that write
+		// repeatedly would alternate in two groups, each of half the size.
 		runtime.Gosched()
 	}
 }
 
-// take takes what has gathered in the queue. Handlers come last, so that only they are put off when a group is cut
-// short.
+// take takes the tasks from the queue. Handlers come last, so
+// that only handlers are postponed when a group is cut short.
 func (w *writer) take(group []*task) []*task {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -251,7 +252,7 @@ func (w *writer) take(group []*task) []*task {
 	return group
 }
 
-// requeue puts what the group had no time for at the head of the queue.
+// requeue puts the tasks that the group had no time for at the head of the queue.
 func (w *writer) requeue(tasks []*task) {
 	if len(tasks) == 0 {
 		return
@@ -267,8 +268,8 @@ func (w *writer) isClosed() bool {
 	return w.closed && len(w.queue) == 0
 }
 
-// run commits a group, and tells its callers. If one of them spoils the transaction for all, each of the others gets
-// one of its own.
+// run commits a group, and ends its tasks. If one task spoils the
+// transaction, each of the others gets a transaction of its own.
 func (w *writer) run(group []*task) {
 	n, err := w.transaction(group)
 	w.requeue(group[n:])
@@ -288,7 +289,7 @@ func (w *writer) run(group []*task) {
 	}
 }
 
-// finish tells the caller, and those who wait for the record.
+// finish wakes the caller of a task, and the callers that wait for its record.
 func (w *writer) finish(t *task) {
 	if t.err == nil && t.settles() {
 		w.committed(t.id)
@@ -299,8 +300,8 @@ func (w *writer) finish(t *task) {
 	close(t.done)
 }
 
-// transaction runs tasks in one transaction, and says how many: a group of slow handlers is cut short. Without an error
-// all of these are durable, but for those that were refused.
+// transaction runs tasks in one transaction, and returns how many: a group of slow handlers is cut short. Without an
+// error all of these tasks are durable, except for refused ones.
 func (w *writer) transaction(group []*task) (n int, err error) {
 	if err := w.begin.Exec(); err != nil {
 		return len(group), unavailable(err)
@@ -326,7 +327,8 @@ func (w *writer) transaction(group []*task) (n int, err error) {
 	return n, nil
 }
 
-// spoil undoes the transaction because of one task. Where that was alone it is simply its error.
+// spoil undoes the transaction because of one task, and returns the error
+// for the group. For a task that runs alone, this is the task's own error.
 func (w *writer) spoil(t *task, err error) error {
 	if rollbackErr := w.abort(); rollbackErr != nil {
 		return fmt.Errorf("%w (and the rollback failed: %w)", unavailable(err), rollbackErr)
@@ -342,9 +344,9 @@ func (w *writer) abort() error {
 	return w.rollback.Exec()
 }
 
-// commitFailed makes the outcome of a failed commit certain. Its pages may stand in the log without having been
-// acknowledged, and would come back after a crash; the next successful commit is written over them. So one is made:
-// after it nothing of the group was executed. If it fails too, what the group's handlers did is not known.
+// commitFailed makes the outcome of a failed commit certain. The pages of the commit may be in the log without having
+// been acknowledged, and would return after a crash. The next successful commit overwrites them, so commitFailed makes
+// one: after it nothing of the group was executed. If it fails too, the outcome of the group's handlers is not known.
 func (w *writer) commitFailed(group []*task, err error) error {
 	reason := fmt.Errorf("commit failed: %w", err)
 	if w.abort() == nil && w.begin.Exec() == nil {
@@ -365,7 +367,7 @@ func (w *writer) commitFailed(group []*task, err error) error {
 	return unavailable(reason)
 }
 
-// close ends the queue and the connection.
+// close closes the queue, waits until it is empty, and closes the connection.
 func (w *writer) close() error {
 	if w.refuses != nil {
 		return nil
@@ -385,8 +387,8 @@ func (w *writer) close() error {
 	return errors.Join(w.db.Close(), w.disconnect())
 }
 
-// task is one thing for the writer to do inside a transaction: an event for one record, a function over many, or a
-// transactional handler.
+// task is work for the writer inside a transaction: an event for one
+// record, a function over many records, or a transactional handler.
 type task struct {
 	id       store.ID
 	event    store.Event
@@ -396,7 +398,7 @@ type task struct {
 
 	// The result, written by the writer before done is closed.
 	store.Applied
-	row int64 // where a member's record stands, zero if there is none
+	row int64 // the row of a member's record, zero if there is none
 	err error
 
 	state atomic.Uint32
@@ -418,15 +420,15 @@ func newFunction(f func(r *records, now time.Time) error) *task {
 	return &task{function: f, done: make(chan struct{})}
 }
 
-// start takes the task for execution, unless its caller has given up. It can be started again.
+// start marks the task as started, and reports false if its caller has given up. A task can be started again.
 func (t *task) start() bool {
 	return t.state.CompareAndSwap(taskQueued, taskStarted) || t.state.Load() == taskStarted
 }
 
-// drop keeps the task from being started, and reports whether it had not been.
+// drop keeps the task from being started, and reports whether it succeeded: a task that was started is not dropped.
 func (t *task) drop() bool { return t.state.CompareAndSwap(taskQueued, taskDropped) }
 
-// run does the task. It may be called again after a rollback.
+// run runs the task. It may be called again after a rollback.
 func (t *task) run(w *writer) (err error) {
 	if !t.start() {
 		return nil
@@ -447,15 +449,15 @@ func (t *task) run(w *writer) (err error) {
 	return err
 }
 
-// fail notes why the task came to nothing. That goes before what the task was told inside the transaction that was
-// lost, such as a refusal by what a neighbour had written.
+// fail records why the task failed. The error replaces an error from inside the lost transaction, such as a refusal
+// because of what another task had written. An unknown outcome stays.
 func (t *task) fail(err error) {
 	if err != nil && !errors.Is(t.err, store.ErrOutcomeUnknown) {
 		t.err = err
 	}
 }
 
-// settles reports whether a caller may be waiting for what the task did.
+// settles reports whether a caller may be waiting for the result of the task.
 func (t *task) settles() bool {
 	return t.Effect != store.EffectNone &&
 		(t.Record.State != store.StateInProgress || t.Origin == store.OriginResumed)
