@@ -1,4 +1,4 @@
-// Command onceward-mcp stands in front of a server of the Model Context Protocol, and lets its tool calls happen once.
+// Command onceward-mcp is a proxy in front of a Model Context Protocol server. It lets each tool call happen once.
 package main
 
 import (
@@ -17,14 +17,15 @@ import (
 	"github.com/onceward/onceward/internal/interrupt"
 )
 
-// The exit codes, which mean the same for the operator's program.
+// These are the exit codes. They mean the same as in the operator's program.
 const (
 	exitFailed      = 1
-	exitUsage       = 2 // nothing was started: the command line cannot be meant
+	exitUsage       = 2 // the command line is not valid: nothing was started
 	exitUnavailable = 5 // the store cannot be opened
 )
 
-// interrupts are what ends the proxy: the first waits for calls, and the second gives them up.
+// interrupts are the contexts that end the proxy: after the
+// first, it waits for calls; after the second, it gives them up.
 type interrupts struct{ first, second context.Context }
 
 func main() {
@@ -52,14 +53,14 @@ func run(ends interrupts, args []string, out io.Writer) error {
 	return c.Run(ends, out)
 }
 
-// newParser makes the parser of the command line.
+// newParser returns the parser of the command line.
 func newParser(c *command, out io.Writer) (*kong.Kong, error) {
 	return kong.New(c, kong.Name("onceward-mcp"), kong.Writers(out, out), kong.Vars{"version": version()},
 		kong.Description(description),
 		kong.KindMapper(reflect.String, kong.MapperFunc(exactly)))
 }
 
-// exactly takes an argument as it is. The parser's own way goes through JSON, which replaces what is not UTF-8.
+// exactly takes an argument unchanged. The default mapper decodes it as JSON, which replaces invalid UTF-8.
 func exactly(at *kong.DecodeContext, target reflect.Value) error {
 	token, err := at.Scan.PopValue("string")
 	if err != nil {
@@ -73,7 +74,7 @@ func exactly(at *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// version is what the go command has noted in the program.
+// version returns the version that the go command recorded in the program.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
@@ -82,7 +83,7 @@ func version() string {
 	return "onceward-mcp " + info.Main.Version + ", " + info.GoVersion
 }
 
-// usageError is returned for a command line that cannot be meant.
+// usageError is returned for a command line that is not valid.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
@@ -95,7 +96,7 @@ type unavailable struct{ err error }
 func (e *unavailable) Error() string { return e.err.Error() }
 func (e *unavailable) Unwrap() error { return e.err }
 
-// exitCode returns how the program ends, by the class of its error.
+// exitCode returns the exit code for an error, by its class.
 func exitCode(err error) int {
 	var unopened *unavailable
 	switch {
@@ -108,7 +109,7 @@ func exitCode(err error) int {
 	}
 }
 
-// printable replaces what would write to the terminal: an error may have a text of the server in it.
+// printable replaces control characters, which could change the terminal: an error may contain text of the server.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {

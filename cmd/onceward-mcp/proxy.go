@@ -25,7 +25,7 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// command is the command line of the proxy. It stands in front of a server of MCP and lets its tool calls happen once.
+// command is the command line of the proxy.
 type command struct {
 	Version kong.VersionFlag `help:"Say which version this is."`
 
@@ -53,7 +53,7 @@ type command struct {
 	Deadline        time.Duration     `default:"1m" group:"Tools" help:"How long a call may take; then its outcome is unknown."`
 }
 
-// description is what --help begins with.
+// description is the start of the --help text.
 const description = `Stands in front of a server of MCP, and lets its tool calls happen once.
 
 It needs a store and a secret, which stay the same over restarts:
@@ -63,7 +63,7 @@ It needs a store and a secret, which stay the same over restarts:
 
 Configure this command in the model's host in place of the server's. See docs/mcp.md.`
 
-// Run serves until the client, or an interrupt, ends it.
+// Run serves until the client leaves or an interrupt ends it.
 func (c *command) Run(ends interrupts, out io.Writer) error {
 	config, secret, err := c.config()
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *command) Run(ends interrupts, out io.Writer) error {
 	return c.serve(ends, out, guard, proxy, sweeping)
 }
 
-// warn names the tools that are passed on as they are.
+// warn logs the tools that are passed on unprotected.
 func (c *command) warn(ctx context.Context, proxy *oncewardmcp.Proxy, logger *slog.Logger) {
 	names, err := proxy.Unprotected(ctx)
 	if err == nil && len(names) > 0 {
@@ -136,17 +136,17 @@ func (c *command) serve(
 	return ended
 }
 
-// idleSession is after how long without a request the session of a client ends, beyond the deadline of calls.
+// idleSession is how long a client's session may be without a request, in addition to the deadline of calls.
 const idleSession = time.Hour
 
-// httpServer serves every version of the protocol. Clients of older versions get sessions, so that the server behind can
-// ask them.
+// httpServer returns a server for every version of the protocol. Clients of older
+// versions get sessions, so that the protected server can send them requests.
 func (c *command) httpServer(server *mcp.Server) *http.Server {
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
 		&mcp.StreamableHTTPOptions{Stateless: c.Stateless, SessionTimeout: c.Deadline + idleSession})
-	protected := http.NewCrossOriginProtection().Handler(handler) // from pages of other origins
+	protected := http.NewCrossOriginProtection().Handler(handler) // against pages of other origins
 	web := &http.Server{Handler: protected, ReadHeaderTimeout: 10 * time.Second}
-	web.RegisterOnShutdown(func() { // streams that would never end
+	web.RegisterOnShutdown(func() { // ends streams, which would never end
 		for session := range server.Sessions() {
 			go session.Close() // it waits for the calls of the session
 		}
@@ -154,7 +154,7 @@ func (c *command) httpServer(server *mcp.Server) *http.Server {
 	return web
 }
 
-// config says what the flags mean.
+// config returns the configuration that the flags describe.
 func (c *command) config() (config oncewardmcp.ProxyConfig, key []byte, err error) {
 	if err := c.check(); err != nil {
 		return config, nil, err
@@ -179,7 +179,8 @@ func (c *command) config() (config oncewardmcp.ProxyConfig, key []byte, err erro
 	return config, key, nil
 }
 
-// secret reads the secret from its file, or else from the environment. The end of a line belongs to the editor.
+// secret reads the secret from its file, or from the environment.
+// A line end after the secret is dropped: editors add one.
 func (c *command) secret() ([]byte, error) {
 	if c.SecretFile == "" {
 		return []byte(os.Getenv("ONCEWARD_SECRET")), nil
@@ -191,7 +192,7 @@ func (c *command) secret() ([]byte, error) {
 	return bytes.TrimRight(content, "\r\n"), nil
 }
 
-// check refuses what does not fit together.
+// check refuses flags that contradict each other.
 func (c *command) check() error {
 	switch {
 	case c.Upstream == "" && len(c.Command) == 0:
@@ -215,7 +216,7 @@ func (c *command) check() error {
 	return nil
 }
 
-// named are the tools that have flags of their own.
+// named returns the tools that have flags of their own.
 func (c *command) named() []string {
 	names := slices.Clone(c.KnowsKey)
 	for _, flags := range []map[string]string{c.Intent, c.ForwardArgument, c.Errors} {
@@ -224,7 +225,7 @@ func (c *command) named() []string {
 	return names
 }
 
-// tool says how one tool is protected.
+// tool returns how one tool is protected.
 func (c *command) tool(name string) (oncewardmcp.ProxyTool, error) {
 	tool := oncewardmcp.ProxyTool{
 		KeyArgument: c.KeyArgument, KnowsKey: slices.Contains(c.KnowsKey, name), ForwardArgument: c.ForwardArgument[name],
@@ -245,7 +246,7 @@ func (c *command) tool(name string) (oncewardmcp.ProxyTool, error) {
 	return tool, nil
 }
 
-// connect starts the server behind, or reaches it.
+// connect starts the server, or connects to it.
 func (c *command) connect(context.Context) (mcp.Transport, error) {
 	if c.Upstream != "" {
 		web := &mcp.StreamableClientTransport{Endpoint: c.Upstream}
@@ -256,13 +257,13 @@ func (c *command) connect(context.Context) (mcp.Transport, error) {
 	}
 	command := exec.Command(c.Command[0], c.Command[1:]...)
 	command.Stderr = os.Stderr
-	command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { // which are not for others to know
+	command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { // keeps our secrets from the server
 		return strings.HasPrefix(variable, "ONCEWARD_SECRET=") || strings.HasPrefix(variable, "ONCEWARD_STORE=")
 	})
 	return &mcp.CommandTransport{Command: command}, nil
 }
 
-// bearer is a transport with the token of a file.
+// bearer is a transport that sends the token in a file.
 type bearer string
 
 // RoundTrip implements [http.RoundTripper].
@@ -276,7 +277,7 @@ func (file bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// keepOrigin follows no redirect that would take the token to another server.
+// keepOrigin refuses redirects that would send the token to another server.
 func keepOrigin(r *http.Request, via []*http.Request) error {
 	if r.URL.Scheme != via[0].URL.Scheme || r.URL.Host != via[0].URL.Host || len(via) > 10 {
 		return http.ErrUseLastResponse
@@ -284,7 +285,7 @@ func keepOrigin(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// headerScope takes the scope from a header field. Of two it cannot be told which one a client has added.
+// headerScope returns the scope in a header field. It refuses two fields, because a client could have added either.
 func (c *command) headerScope(_ context.Context, req *mcp.CallToolRequest) (string, error) {
 	if req.Extra == nil {
 		return "", onceward.ErrUnauthenticated

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// outcomeFlags say what was learned about an operation, or about its current step.
+// outcomeFlags are the flags for the known outcome of an operation, or of its current step.
 type outcomeFlags struct {
 	Completed   bool     `xor:"outcome" help:"It happened, or it happened and failed: every retry gets the answer of --status, --header and --body-file."`
 	NotExecuted bool     `xor:"outcome" help:"It did not happen and will not: a retry executes. With --step, the operation continues at the step."`
@@ -31,7 +31,7 @@ type outcomeFlags struct {
 	ProviderID  string   `help:"The provider's id of the effect."`
 }
 
-// check refuses what does not fit together.
+// check refuses flags that contradict each other.
 func (f *outcomeFlags) check() error {
 	step := f.Step != ""
 	switch {
@@ -54,7 +54,7 @@ func (f *outcomeFlags) check() error {
 	return nil
 }
 
-// response is the answer that --completed gives to an operation.
+// response returns the answer that --completed gives to an operation.
 func (f *outcomeFlags) response(operation string) (store.Response, error) {
 	header := make(http.Header)
 	for _, field := range f.Header {
@@ -74,8 +74,8 @@ func (f *outcomeFlags) response(operation string) (store.Response, error) {
 	return reconcile.Response(f.Status, header, body), err
 }
 
-// checkTool refuses a success of a tool of a language model that is no JSON object, unless it is meant as text: the
-// adapter of MCP makes it the structured content where the tool has an output schema, and cannot replay anything else.
+// checkTool refuses a tool's success that is not a JSON object, unless it is meant as text: the MCP adapter
+// returns it as the structured content where the tool has an output schema, and cannot replay anything else.
 func (f *outcomeFlags) checkTool(operation string, body []byte) error {
 	if !strings.HasPrefix(operation, "tools/call ") || f.Text || f.Status >= http.StatusBadRequest {
 		return nil
@@ -88,17 +88,17 @@ func (f *outcomeFlags) checkTool(operation string, body []byte) error {
 	return nil
 }
 
-// isToken reports whether a text can be the name of a header field: others are dropped when they are sent.
+// isToken reports whether a text is a valid header field name. Fields with other names are dropped on sending.
 func isToken(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 	})
 }
 
-// isControl reports whether a rune cannot be in the value of a header field.
+// isControl reports whether a rune is not allowed in a header field value.
 func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
-// outcome is what --step says.
+// outcome returns the outcome that --step describes.
 func (f *outcomeFlags) outcome() (phase.StepOutcome, error) {
 	o := phase.StepOutcome{Step: f.Step, ProviderID: f.ProviderID}
 	switch {
@@ -118,7 +118,7 @@ func (f *outcomeFlags) outcome() (phase.StepOutcome, error) {
 	return o, err
 }
 
-// readInput reads a file, or the standard input; nothing for no name.
+// readInput reads a file or the standard input; it returns nothing for an empty name.
 func readInput(name string) (content []byte, err error) {
 	switch name {
 	case "":
@@ -134,13 +134,13 @@ func readInput(name string) (content []byte, err error) {
 	return content, nil
 }
 
-// resolveFlags are those of a command that settles an operation.
+// resolveFlags are the flags of a command that settles an operation.
 type resolveFlags struct {
 	retryFlags
 	outcomeFlags
 }
 
-// resolve settles an operation with what was learned.
+// resolve settles an operation with its known outcome.
 func (c *resolveFlags) resolve(ends interrupts, out io.Writer, dead bool) error {
 	if err := c.outcomeFlags.check(); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (c *resolveFlags) resolve(ends interrupts, out io.Writer, dead bool) error 
 	})
 }
 
-// checkSealed refuses to write past the seal: an answer that lies in the open is what the service has the seal against.
+// checkSealed refuses to store an unsealed answer in a sealed store, because it would be readable there.
 func checkSealed(s *operate.Session, rec *store.Record) error {
 	if store.IsSealed(rec.Data) && !s.Unsealed() {
 		return operate.Usage("the store is sealed, and what you give would lie in it unsealed: add --seal-key-file")
@@ -172,7 +172,7 @@ func checkSealed(s *operate.Session, rec *store.Record) error {
 	return nil
 }
 
-// resolution is the act that settles a record.
+// resolution returns the act that settles a record.
 func (c *resolveFlags) resolution(s *operate.Session, rec *store.Record) (act, error) {
 	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	progress, phased := phase.Inspect(rec)
@@ -201,7 +201,7 @@ func (c *resolveFlags) resolution(s *operate.Session, rec *store.Record) (act, e
 	}
 }
 
-// stepResolution is the act that settles the current step.
+// stepResolution returns the act that settles the current step.
 func (c *resolveFlags) stepResolution(
 	s *operate.Session, rec *store.Record, claim store.Claim, progress *phase.Progress, phased error,
 ) (act, error) {

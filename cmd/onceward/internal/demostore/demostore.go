@@ -1,5 +1,5 @@
-// Package demostore gives the demo the stores that a URL can name: a schema of PostgreSQL, a database of MySQL, tables of
-// DynamoDB or an SQLite file. The demo itself, package rehearsal, knows only an SQLite file of its own.
+// Package demostore provides the stores that a URL can name for the demo: a schema of PostgreSQL, a database of
+// MySQL, tables of DynamoDB or an SQLite file. The demo, package rehearsal, itself supports only its own SQLite file.
 package demostore
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// Servers are the stores.
+// Servers implements [rehearsal.Servers].
 type Servers struct{}
 
 // Prepare implements [rehearsal.Servers].

@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/store/dynamodb"
 )
 
-// prepareTables chooses the names of two tables on DynamoDB, one for the records and one for what the system writes down.
-// They are made when they are first used.
+// prepareTables chooses the names of two tables on DynamoDB, one for the
+// records and one for what the system stores. They are created on first use.
 func prepareTables(ctx context.Context, chosen, demo string) (rehearsal.Place, error) {
 	table, query, _ := strings.Cut(chosen, "?")
 	records := strings.TrimSuffix(strings.TrimPrefix(table, "dynamodb://"), "/") + "_demo_" + demo
@@ -38,7 +38,7 @@ func prepareTables(ctx context.Context, chosen, demo string) (rehearsal.Place, e
 	return place, nil
 }
 
-// dropTable removes a table, if it was made.
+// dropTable removes a table, if it exists.
 func dropTable(ctx context.Context, client *ddb.Client, table string) error {
 	_, err := client.DeleteTable(ctx, &ddb.DeleteTableInput{TableName: &table})
 	var missing *types.ResourceNotFoundException

@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// prepareMySQL makes a database on MySQL or MariaDB.
+// prepareMySQL creates a database on MySQL or MariaDB.
 func prepareMySQL(ctx context.Context, chosen, database string) (rehearsal.Place, error) {
 	at, err := storeurl.Parse(chosen)
 	if err != nil {
@@ -30,7 +30,8 @@ func prepareMySQL(ctx context.Context, chosen, database string) (rehearsal.Place
 	return place, nil
 }
 
-// withDatabase is the URL of another database on the same servers. A URL with several hosts is none that can be parsed.
+// withDatabase returns the URL of another database on the same
+// servers. [url.Parse] cannot read a URL with several hosts.
 func withDatabase(text, database string) string {
 	place, query, found := strings.Cut(text, "?")
 	scheme, rest, _ := strings.Cut(place, "://")
@@ -42,10 +43,10 @@ func withDatabase(text, database string) string {
 	return place
 }
 
-// accessDenied is the error by which MySQL says that a user may not use a database.
+// accessDenied is the error number of MySQL for a user without rights to a database.
 const accessDenied = 1044
 
-// databaseError says what to do about a database that could not be made.
+// databaseError adds advice to the error of a database that could not be created.
 func databaseError(err error) error {
 	var refused *driver.MySQLError
 	if errors.As(err, &refused) && refused.Number == accessDenied {

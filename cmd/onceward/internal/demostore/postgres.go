@@ -14,9 +14,9 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// prepareSchema makes a schema on PostgreSQL.
+// prepareSchema creates a schema on PostgreSQL.
 func prepareSchema(ctx context.Context, chosen, schema string) (rehearsal.Place, error) {
-	server := withParameter(chosen, "front", "") // which is for the store alone
+	server := withParameter(chosen, "front", "") // only the store uses this parameter
 	place := rehearsal.Place{
 		URL: withParameter(chosen, "search_path", schema), Kind: "PostgreSQL", Where: "the schema " + schema,
 		Drop: func(ctx context.Context) error { return executePostgres(ctx, server, "DROP SCHEMA "+schema+" CASCADE") },
@@ -27,8 +27,8 @@ func prepareSchema(ctx context.Context, chosen, schema string) (rehearsal.Place,
 	return place, nil
 }
 
-// withParameter is a URL with another value of a parameter, or without it if that is empty. A URL with several hosts is
-// none that can be parsed.
+// withParameter returns a URL with a parameter set to another value, or without the
+// parameter if the value is empty. [url.Parse] cannot read a URL with several hosts.
 func withParameter(text, name, value string) string {
 	place, query, _ := strings.Cut(text, "?")
 	var parts []string
@@ -46,10 +46,10 @@ func withParameter(text, name, value string) string {
 	return place + "?" + strings.Join(parts, "&")
 }
 
-// insufficientPrivilege is the code by which PostgreSQL says that a user may not do something.
+// insufficientPrivilege is the error code of PostgreSQL for a missing right.
 const insufficientPrivilege = "42501"
 
-// schemaError says what to do about a schema that could not be made.
+// schemaError adds advice to the error of a schema that could not be created.
 func schemaError(err error) error {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == insufficientPrivilege {
@@ -64,7 +64,7 @@ func executePostgres(ctx context.Context, server, statement string) error {
 	if err != nil {
 		return err
 	}
-	config, err := postgres.PoolConfig(at.URL) // without the parameters that are the store's
+	config, err := postgres.PoolConfig(at.URL) // without the store's own parameters
 	if err != nil {
 		return err
 	}
@@ -73,6 +73,6 @@ func executePostgres(ctx context.Context, server, statement string) error {
 		return err
 	}
 	_, err = conn.Exec(ctx, statement)
-	_ = conn.Close(ctx) // the statement has been answered
+	_ = conn.Close(ctx) // the statement's result is known already
 	return err
 }

@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// maxSkew is how far the clock of a store may be from that of a node. First-sent times of clients are off by as much.
+// maxSkew is the largest accepted difference between the clocks of a
+// store and a node. First-sent times of clients are off by as much.
 const maxSkew = 2 * time.Second
 
-// reading is what a clock showed, and between which moments of this node.
+// reading is one reading of a clock: the time shown, and this node's times before and after.
 type reading struct {
 	before, after time.Time
 	shown         time.Time
 }
 
-// bounds are how far the clock is ahead of this node's, at least and at most.
+// bounds returns how far the clock is ahead of this node's clock, at least and at most.
 func (r reading) bounds() (least, most time.Duration) {
-	// Wall clocks: that of the store is one.
+	// Round removes the monotonic readings, which the store's time does not have.
 	return r.shown.Sub(r.after.Round(0)), r.shown.Sub(r.before.Round(0))
 }
 
-// readClock reads a clock many times, with a pause in between in which a clock that goes must go on.
+// readClock reads a clock many times, with pauses in which a running clock must advance.
 func readClock(ctx context.Context, read func(context.Context) (time.Time, error)) (all []reading, err error) {
 	for range readings {
 		one := reading{before: time.Now()}
@@ -35,7 +36,7 @@ func readClock(ctx context.Context, read func(context.Context) (time.Time, error
 	return all, nil
 }
 
-// skew is how far a clock is ahead of this node's, by the readings that say it best.
+// skew returns how far a clock is ahead of this node's clock, by the readings with the narrowest bounds.
 func skew(all []reading) (least, most time.Duration) {
 	least, most = all[0].bounds()
 	for _, one := range all[1:] {
@@ -47,7 +48,7 @@ func skew(all []reading) (least, most time.Duration) {
 	return least, most
 }
 
-// judgeClock says what is wrong with a clock, by readings that were made one after the other.
+// judgeClock adds findings about a clock, from consecutive readings.
 func judgeClock(r *Result, name string, all []reading) {
 	const (
 		sync  = "let NTP or its like set the clocks of the servers and the nodes, and alert on the offset"
@@ -75,12 +76,12 @@ func judgeClock(r *Result, name string, all []reading) {
 }
 
 const (
-	// readings is how often a clock is read.
+	// readings is the number of times a clock is read.
 	readings     = 15
 	readingPause = 2 * time.Millisecond
 )
 
-// tryClock reads the clock inside of one transaction, as the store does: it must be that of the statement.
+// tryClock reads the clock within one transaction, as the store does: each statement must get the current time.
 func tryClock(ctx context.Context, p *postgres, r *Result) error {
 	clocks := map[string]string{"the server's clock": `SELECT clock_timestamp()`}
 	order := []string{"the server's clock"}

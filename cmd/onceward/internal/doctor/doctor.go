@@ -1,8 +1,8 @@
-// Package doctor tries what a store really does before money depends on it: whether its locks exclude, whether it keeps
-// what it has acknowledged, where its clock is. A setting is believed only where nothing can be tried.
+// Package doctor tests what a store really does before money depends on it: whether its locks exclude, whether it
+// keeps what it has acknowledged, whether its clock is right. A setting is trusted only where nothing can be tested.
 //
-// It is safe on a store in production: it writes nothing into the tables, files and keys of the store. It has locks,
-// notifications, files and keys of its own, which end with its connections or are removed.
+// The doctor is safe on a store in production: it writes nothing into the store's tables, files and keys.
+// It uses its own locks, notifications, files and keys, which end with its connections or are removed.
 package doctor
 
 import (
@@ -18,46 +18,46 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// Severity says what a finding means for the promises.
+// Severity is the effect of a finding on the promises.
 type Severity string
 
 const (
-	// Broken is for a promise that does not hold on this store.
+	// Broken means that a promise does not hold on this store.
 	Broken Severity = "broken"
-	// Weak is for a promise that holds until something else goes wrong, such as a crash or a fail-over.
+	// Weak means that a promise holds only until something else goes wrong, such as a crash or a fail-over.
 	Weak Severity = "weak"
-	// Note is worth knowing, and breaks nothing: a store with notes alone is healthy.
+	// Note means that no promise is affected: a store that has only notes is healthy.
 	Note Severity = "note"
 )
 
-// Check is one thing that is tried.
+// Check is one test of a store.
 type Check struct {
-	// Name is what the check is called, as in postgres/advisory-locks.
+	// Name is the name of the check, as in postgres/advisory-locks.
 	Name string `json:"name"`
-	// Tries is what must hold.
+	// Tries is the condition that must hold.
 	Tries string `json:"tries"`
-	// Why is what happens to users if it does not hold.
+	// Why is what happens to users if the condition does not hold.
 	Why string `json:"why"`
-	// Promise is which promises are at stake, by their numbers in docs/spec.md (I1: in docs/reliability.md), and in
-	// brackets the scenarios of failure.
+	// Promise is the numbers of the promises at stake in docs/spec.md (I1:
+	// in docs/reliability.md), and in brackets the failure scenarios.
 	Promise string `json:"promise"`
 }
 
-// Finding is one thing that is not as it should be.
+// Finding is one problem.
 type Finding struct {
 	Check    string   `json:"check"`
 	Severity Severity `json:"severity"`
-	// What was seen, with the value that was measured.
+	// What is what was seen, with the measured value.
 	What string `json:"what"`
-	// Why it matters.
+	// Why is why it matters.
 	Why string `json:"why"`
-	// Do is what to do about it.
+	// Do is the advice.
 	Do string `json:"do"`
-	// Promise is which promises are at stake.
+	// Promise is the promises at stake.
 	Promise string `json:"promise"`
 }
 
-// Status is what came of a check.
+// Status is the outcome of a check.
 type Status string
 
 const (
@@ -66,18 +66,18 @@ const (
 	StatusNotChecked Status = "not checked"
 )
 
-// Result is what came of one check.
+// Result is the result of one check.
 type Result struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
-	// Seen is what was measured, or why it was not checked.
+	// Seen is what was measured, or why the check was not made.
 	Seen     string    `json:"seen,omitempty"`
 	Findings []Finding `json:"findings,omitempty"`
 
 	about Check
 }
 
-// saw notes what was measured.
+// saw records what was measured.
 func (r *Result) saw(format string, args ...any) {
 	if r.Seen != "" {
 		r.Seen += "; "
@@ -93,20 +93,20 @@ func (r *Result) find(severity Severity, do, format string, args ...any) {
 	})
 }
 
-// errNotTried is why a check says nothing about the store.
+// errNotTried is the reason why a check was not made.
 type errNotTried string
 
-// Error implements error.
+// Error returns the reason.
 func (e errNotTried) Error() string { return string(e) }
 
-// Report is what came of all checks.
+// Report is the results of all checks.
 type Report struct {
 	// Store is the URL without its password.
 	Store   string   `json:"store"`
 	Results []Result `json:"results"`
 }
 
-// Findings are all findings but notes.
+// Findings returns all findings except notes.
 func (r *Report) Findings() (found []Finding) {
 	for _, result := range r.Results {
 		for _, finding := range result.Findings {
@@ -118,7 +118,7 @@ func (r *Report) Findings() (found []Finding) {
 	return found
 }
 
-// NotChecked are the results of checks that could not be made.
+// NotChecked returns the results of checks that could not be made.
 func (r *Report) NotChecked() (results []Result) {
 	for _, result := range r.Results {
 		if result.Status == StatusNotChecked {
@@ -128,22 +128,24 @@ func (r *Report) NotChecked() (results []Result) {
 	return results
 }
 
-// Config says how to look.
+// Config configures the doctor.
 type Config struct {
-	// ListenURL is where the service listens, past a pooler (postgres.WithListenURL). Default: like all else.
+	// ListenURL is the URL at which the service listens, past a
+	// pooler (postgres.WithListenURL). Default: the store's URL.
 	ListenURL string
-	// Replicas is how many processes of the service there are. Default: 1.
+	// Replicas is the number of the service's processes. Default: 1.
 	Replicas int
-	// Metrics is where the service shows its metrics. Default: they are not looked at.
+	// Metrics is the URL of the service's metrics. Default: they are not checked.
 	Metrics string
-	// Lease is the shortest of the service's routes. Default: 30 s.
+	// Lease is the shortest lease of the service's routes. Default: 30 s.
 	Lease time.Duration
-	// Retention is the shortest of the service's routes. Default: 24 h.
+	// Retention is the shortest retention of the service's routes. Default: 24 h.
 	Retention time.Duration
-	// Timeout bounds how long one check takes. Default: 20 s.
+	// Timeout limits the time of one check. Default: 20 s.
 	Timeout time.Duration
 
-	// slowWrite is from when on a write is slow, arrival how long a message to another connection may take.
+	// slowWrite is the time from which a write counts as slow;
+	// arrival is how long a message to another connection may take.
 	slowWrite, arrival time.Duration
 }
 
@@ -152,24 +154,24 @@ const (
 	defaultArrival   = 5 * time.Second
 )
 
-// ErrUsage is returned when what was asked for cannot be meant, so that nothing was tried.
+// ErrUsage is returned when the arguments are not valid, so that nothing was tested.
 var ErrUsage = errors.New("nothing was tried")
 
-// unusable is the error of a URL that cannot be read.
+// unusable returns the error for a URL that cannot be read.
 func unusable(err error) error { return fmt.Errorf("%w: %w", ErrUsage, err) }
 
-// unavailable is the error of a store that cannot be reached, so that nothing was tried.
+// unavailable returns the error for a store that cannot be reached, so that nothing was tested.
 func unavailable(err error) error { return fmt.Errorf("%w: %w", store.ErrUnavailable, err) }
 
-// Examine tries what the store at a URL does. It returns an error if it could not begin, which wraps
-// [store.ErrUnavailable] if the store cannot be reached, or if it was interrupted.
+// Examine tests the store at a URL. It returns an error if it could not begin, or if it
+// was interrupted. The error wraps [store.ErrUnavailable] if the store cannot be reached.
 func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	at, err := storeurl.Parse(storeURL)
 	if err != nil {
 		return nil, unusable(err)
 	}
 	if _, err := url.Parse(c.Metrics); err != nil {
-		return nil, unusable(errors.New("the URL of the metrics cannot be read")) // the error shows its password
+		return nil, unusable(errors.New("the URL of the metrics cannot be read")) // the parser's error shows the password
 	}
 	c.Timeout = cmp.Or(c.Timeout, 20*time.Second)
 	c.slowWrite, c.arrival = cmp.Or(c.slowWrite, defaultSlowWrite), cmp.Or(c.arrival, defaultArrival)
@@ -197,7 +199,7 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	return report, err
 }
 
-// Checks are all checks that there are, in the order in which they are made.
+// Checks returns all checks, in the order in which they are made.
 func Checks() (all []Check) {
 	for _, t := range postgresTrials {
 		all = append(all, t.Check)
@@ -220,22 +222,22 @@ func Checks() (all []Check) {
 	return all
 }
 
-// within bounds how long it takes to reach a store.
+// within limits the time of connecting to a store.
 func within(ctx context.Context, limit time.Duration, meet func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return meet(ctx)
 }
 
-// trial is a check and how it is made on a patient.
+// trial is a check with its test, which examines a patient.
 type trial[P any] struct {
 	Check
 	try func(ctx context.Context, patient P, r *Result) error
 }
 
-// examine makes all checks, one after the other: what one does must not be taken for what another looks for. It ends
-// early when it is interrupted. Once a check has run out of time the others have a tenth of it: of a store that does
-// not answer any more, it is soon said.
+// examine makes all checks one after the other, so that one check does not disturb
+// another. It ends early when it is interrupted. After a check has run out of time, the
+// others get a tenth of the time, so that a store that no longer answers is reported soon.
 func examine[P any](ctx context.Context, limit time.Duration, patient P, trials []trial[P]) (results []Result) {
 	left := limit
 	for _, t := range trials {
@@ -264,7 +266,7 @@ func examine[P any](ctx context.Context, limit time.Duration, patient P, trials 
 	return results
 }
 
-// Redacted is a URL without what is secret in it.
+// Redacted returns a URL without its secrets.
 func Redacted(text string) string {
 	scheme, rest, found := strings.Cut(text, "://")
 	if !found {
@@ -283,7 +285,7 @@ func Redacted(text string) string {
 		u.RawQuery = q.Encode()
 		return u.Redacted()
 	}
-	// A URL with several hosts is none that can be parsed.
+	// [url.Parse] cannot read a URL with several hosts.
 	authority, path, _ := strings.Cut(rest, "/")
 	path, _, _ = strings.Cut(path, "?")
 	return scheme + "://" + authority[strings.LastIndex(authority, "@")+1:] + "/" + path

@@ -62,12 +62,12 @@ var dynamoTrials = []trial[*dynamo]{
 	}, tryDynamoClock},
 }
 
-// dynamo is a table that is examined.
+// dynamo is the table to examine.
 type dynamo struct {
 	url, table string
 	client     *ddb.Client
-	about      *types.TableDescription // nil if there is none
-	// left are the keys of items to remove at the end.
+	about      *types.TableDescription // nil if there is no table
+	// left is the keys of the items to remove at the end.
 	left []map[string]types.AttributeValue
 }
 
@@ -88,7 +88,7 @@ func examineDynamoDB(ctx context.Context, at *storeurl.Location, c Config) ([]Re
 	return examine(ctx, c.Timeout, p, dynamoTrials), nil
 }
 
-// meet asks about the table. That there is none is a finding.
+// meet reads the table's description. A missing table is a finding, not an error.
 func (p *dynamo) meet(ctx context.Context) error {
 	found, err := p.client.DescribeTable(ctx, &ddb.DescribeTableInput{TableName: &p.table})
 	var missing *types.ResourceNotFoundException
@@ -102,19 +102,20 @@ func (p *dynamo) meet(ctx context.Context) error {
 	return nil
 }
 
-// close removes what was made, also when the examination was interrupted.
+// close removes the doctor's items, even after an interrupt.
 func (p *dynamo) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	for _, key := range p.left {
-		_, _ = p.client.DeleteItem(ctx, &ddb.DeleteItemInput{TableName: &p.table, Key: key}) // it goes by itself
+		_, _ = p.client.DeleteItem(ctx, &ddb.DeleteItemInput{TableName: &p.table, Key: key}) // it expires automatically
 	}
 }
 
-// itemLife is how long an item of the doctor's lives at most.
+// itemLife is the longest life of an item of the doctor.
 const itemLife = time.Hour
 
-// item is one that no one else has: no kind of the store's begins so. It is removed in the end, or goes by itself.
+// item returns a new item that nobody else uses: no kind of the
+// store's keys has this prefix. It is removed at the end, or expires.
 func (p *dynamo) item(value string) (key, item map[string]types.AttributeValue) {
 	key = map[string]types.AttributeValue{
 		"pk": &types.AttributeValueMemberB{Value: []byte("doctor" + rand.Text())},
@@ -124,7 +125,7 @@ func (p *dynamo) item(value string) (key, item map[string]types.AttributeValue) 
 	return key, withValue(key, value)
 }
 
-// withValue is the item of a key.
+// withValue returns the item with a key and a value.
 func withValue(key map[string]types.AttributeValue, value string) map[string]types.AttributeValue {
 	expires := strconv.FormatInt(time.Now().Add(itemLife).Unix(), 10)
 	return map[string]types.AttributeValue{
@@ -133,7 +134,7 @@ func withValue(key map[string]types.AttributeValue, value string) map[string]typ
 	}
 }
 
-// ifAbsent is the condition that an item is not there.
+// ifAbsent is the condition that the item does not exist.
 const ifAbsent = "attribute_not_exists(pk)"
 
 const errNoTable = errNotTried("there is no table yet: open the store once, or make it, and ask again")
@@ -165,7 +166,7 @@ func tryDynamoTable(_ context.Context, p *dynamo, r *Result) error {
 	return nil
 }
 
-// billing is how the table is paid for.
+// billing returns the billing mode of the table.
 func billing(about *types.TableDescription) types.BillingMode {
 	if about.BillingModeSummary == nil {
 		return types.BillingModeProvisioned
@@ -198,7 +199,7 @@ func tryDynamoSchema(ctx context.Context, p *dynamo, r *Result) error {
 	return s.Close()
 }
 
-// tryDynamoConditions lets many put one item at once.
+// tryDynamoConditions puts one item many times at once.
 func tryDynamoConditions(ctx context.Context, p *dynamo, r *Result) error {
 	if p.about == nil {
 		return errNoTable
@@ -206,7 +207,7 @@ func tryDynamoConditions(ctx context.Context, p *dynamo, r *Result) error {
 	type claim struct {
 		who string
 		got bool
-		// told is what the loser was told to be there.
+		// told is the item that the loser's error showed.
 		told string
 		err  error
 	}
@@ -266,7 +267,7 @@ func valueOf(item map[string]types.AttributeValue) string {
 	return ""
 }
 
-// get reads an item as it is now.
+// get reads the current value of an item.
 func (p *dynamo) get(ctx context.Context, key map[string]types.AttributeValue) (string, error) {
 	found, err := p.client.GetItem(ctx, &ddb.GetItemInput{TableName: &p.table, Key: key, ConsistentRead: aws.Bool(true)})
 	if err != nil {
@@ -298,7 +299,7 @@ func tryDynamoConsistency(ctx context.Context, p *dynamo, r *Result) error {
 	return nil
 }
 
-// tryDynamoTransactions tries one that must fail, and one that is sent twice.
+// tryDynamoTransactions tests a transaction that must fail, and a transaction that is sent twice.
 func tryDynamoTransactions(ctx context.Context, p *dynamo, r *Result) error {
 	if p.about == nil {
 		return errNoTable
@@ -331,7 +332,7 @@ func tryDynamoTransactions(ctx context.Context, p *dynamo, r *Result) error {
 	if _, err := p.client.TransactWriteItems(ctx, twice); err != nil {
 		return err
 	}
-	// The second time the item is there: only who knows the token does not look at the condition again.
+	// The second time, the item exists. Only a server that recognises the token does not check the condition again.
 	switch _, err := p.client.TransactWriteItems(ctx, twice); {
 	case errors.As(err, &cancelled):
 		r.find(Broken, itself, "a transaction that was sent twice with the same token was tried twice")
@@ -382,7 +383,7 @@ func tryDynamoExpiry(ctx context.Context, p *dynamo, r *Result) error {
 	return nil
 }
 
-// tryDynamoBackups finds notes alone: a table without backups keeps every promise until it is deleted.
+// tryDynamoBackups adds only notes: a table without backups keeps every promise until it is deleted.
 func tryDynamoBackups(ctx context.Context, p *dynamo, r *Result) error {
 	if p.about == nil {
 		return errNoTable
@@ -394,7 +395,7 @@ func tryDynamoBackups(ctx context.Context, p *dynamo, r *Result) error {
 	var refused smithy.APIError
 	switch {
 	case errors.As(err, &refused):
-		r.saw("the service does not tell of backups: %s", refused.ErrorCode()) // an emulator, or a user who may not ask
+		r.saw("the service does not tell of backups: %s", refused.ErrorCode()) // an emulator, or a user without the right
 		return nil
 	case err != nil:
 		return err
@@ -409,7 +410,7 @@ func tryDynamoBackups(ctx context.Context, p *dynamo, r *Result) error {
 	return nil
 }
 
-// tryDynamoClock compares by the time that the service tells with each answer, which has no fractions of a second.
+// tryDynamoClock reads the time in the server's replies, which has no fractions of a second.
 func tryDynamoClock(ctx context.Context, p *dynamo, r *Result) error {
 	sent := time.Now()
 	_, err := p.client.DescribeTable(ctx, &ddb.DescribeTableInput{TableName: &p.table}, func(o *ddb.Options) {
@@ -436,7 +437,7 @@ func tryDynamoClock(ctx context.Context, p *dynamo, r *Result) error {
 	}
 }
 
-// withServerTime tells the time that an answer carries.
+// withServerTime calls tell with the time in each reply.
 func withServerTime(tell func(time.Time)) func(*ddb.Options) {
 	return func(o *ddb.Options) {
 		inside := o.HTTPClient
@@ -452,7 +453,7 @@ func withServerTime(tell func(time.Time)) func(*ddb.Options) {
 	}
 }
 
-// roundTrip is a function that sends requests.
+// roundTrip is a function that sends a request.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 // Do implements the client of the SDK.

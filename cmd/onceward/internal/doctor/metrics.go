@@ -38,7 +38,7 @@ var metricsTrials = []trial[*metrics]{
 	}, tryRetention},
 }
 
-// The names of the metrics that are looked at, as docs/telemetry.md and the collectors of Go have them.
+// These are the names of the metrics, as docs/telemetry.md and Go's collectors define them.
 const (
 	metricReservations   = "onceward_reservations_total"
 	metricLeasesLost     = "onceward_leases_lost_total"
@@ -51,17 +51,17 @@ const (
 	metricScheduling     = "go_sched_latencies_seconds"
 )
 
-// metrics are those of a service that is examined.
+// metrics is the metrics of the service to examine.
 type metrics struct {
 	url              string
 	families         map[string]*dto.MetricFamily // nil if they could not be read
 	lease, retention time.Duration
 }
 
-// metricsLimit bounds how long the service may take to show its metrics.
+// metricsLimit limits the time in which the service must return its metrics.
 const metricsLimit = 10 * time.Second
 
-// examineMetrics makes the checks of a running service. If its metrics cannot be read, that is the only finding.
+// examineMetrics makes the checks of a running service. If its metrics cannot be read, this is the only finding.
 func examineMetrics(ctx context.Context, c Config) []Result {
 	m := &metrics{
 		url: c.Metrics, lease: cmp.Or(c.Lease, 30*time.Second), retention: cmp.Or(c.Retention, 24*time.Hour),
@@ -91,10 +91,10 @@ func tryRead(ctx context.Context, m *metrics, r *Result) (err error) {
 	return nil
 }
 
-// errNoMetrics is why nothing can be said about a service.
+// errNoMetrics is the reason why nothing is known about a service.
 const errNoMetrics = errNotTried("the service shows no metrics of Onceward there: see docs/telemetry.md")
 
-// total is the sum of a counter over all series that have these labels, as name=value.
+// total returns the sum of a counter over all series with these labels, as name=value.
 func (m *metrics) total(name string, labels ...string) (sum float64, shown bool) {
 	family, shown := m.families[name]
 	for _, each := range family.GetMetric() {
@@ -116,8 +116,8 @@ func hasLabels(m *dto.Metric, labels []string) bool {
 	return true
 }
 
-// longest is what the longest of all observations took at least: the lower end of its bucket, the largest of the
-// quantiles, or what a gauge says. What a bucket's upper end says may never have happened.
+// longest returns a lower bound of the longest observation: the lower end of its bucket, the largest
+// quantile, or the value of a gauge. The upper end of the bucket may never have been reached.
 func (m *metrics) longest(name string, labels ...string) (at time.Duration, shown bool) {
 	for _, each := range m.families[name].GetMetric() {
 		if !hasLabels(each, labels) {
@@ -136,7 +136,7 @@ func (m *metrics) longest(name string, labels ...string) (at time.Duration, show
 	return at, shown
 }
 
-// lowerEnd is the lower end of the highest bucket of a histogram that holds an observation.
+// lowerEnd returns the lower end of the highest bucket of a histogram with an observation in it.
 func lowerEnd(h *dto.Histogram) (seconds float64) {
 	before, below := uint64(0), 0.0
 	for _, bucket := range h.GetBucket() {
@@ -146,7 +146,7 @@ func lowerEnd(h *dto.Histogram) (seconds float64) {
 		before, below = bucket.GetCumulativeCount(), max(bucket.GetUpperBound(), 0)
 	}
 	if h.GetSampleCount() > before {
-		seconds = below // behind the last bucket that has an end
+		seconds = below // above the last bucket with an end
 	}
 	return seconds
 }
@@ -173,7 +173,7 @@ func tryLeases(_ context.Context, m *metrics, r *Result) error {
 }
 
 func tryPauses(_ context.Context, m *metrics, r *Result) error {
-	most := m.lease / 3 // heartbeats go out at a third: so long a pause leaves one third to be heard in
+	most := m.lease / 3 // heartbeats are sent at a third of the lease: another third is left to extend it
 	any := false
 	for _, source := range []struct {
 		what, name string
@@ -213,7 +213,7 @@ func tryPauses(_ context.Context, m *metrics, r *Result) error {
 	return nil
 }
 
-// lateReplay is which part of the retention may have passed when a retry comes.
+// lateReplay is the part of the retention after which a retry counts as late.
 const lateReplay = 0.8
 
 func tryRetention(_ context.Context, m *metrics, r *Result) error {

@@ -84,17 +84,17 @@ var mysqlTrials = []trial[*mysql]{
 	}, tryMySQLPrivileges},
 }
 
-// mysql is the servers of a database that are examined.
+// mysql is the servers of the database to examine.
 type mysql struct {
 	url, prefix string
 	replicas    int
 	hosts       []mysqlHost
-	// silent are those that do not answer.
+	// silent is the servers that do not answer, with their errors.
 	silent map[string]error
 	tables bool
 }
 
-// mysqlHost is one server, and what it says of itself.
+// mysqlHost is one server, with its variables and its status.
 type mysqlHost struct {
 	address           string
 	db                *sql.DB
@@ -118,7 +118,7 @@ func examineMySQL(ctx context.Context, storeURL string, at *storeurl.Location, c
 	return examine(ctx, c.Timeout, p, mysqlTrials), nil
 }
 
-// meet asks each server about itself. One that answers is enough to begin.
+// meet reads the variables and the status of each server. One server that answers is enough to begin.
 func (p *mysql) meet(ctx context.Context, configs []*driver.Config) error {
 	var failed error
 	for _, config := range configs {
@@ -172,11 +172,11 @@ func (h *mysqlHost) list(ctx context.Context, query string) (map[string]string, 
 
 func (p *mysql) close() {
 	for _, host := range p.hosts {
-		_ = host.db.Close() // nothing was begun that lasts
+		_ = host.db.Close() // no transaction is open
 	}
 }
 
-// each looks at every server that answers.
+// each calls look for every server that answers.
 func (p *mysql) each(look func(host *mysqlHost, on string)) {
 	for i := range p.hosts {
 		on := ""
@@ -187,9 +187,9 @@ func (p *mysql) each(look func(host *mysqlHost, on string)) {
 	}
 }
 
-// number is a figure that a server tells of itself, 0 if it does not.
+// number returns a value of a server's variables or status, or 0 if it is missing.
 func number(from map[string]string, name string) (n float64) {
-	_, _ = fmt.Sscan(from[name], &n) // what it does not tell is none
+	_, _ = fmt.Sscan(from[name], &n) // n stays 0 if the value is missing
 	return n
 }
 
@@ -204,7 +204,7 @@ func tryMySQLVersion(_ context.Context, p *mysql, r *Result) error {
 		text := host.variables["version"]
 		r.saw("%s%s", text, on)
 		var have [3]int
-		_, _ = fmt.Sscanf(text, "%d.%d.%d", &have[0], &have[1], &have[2]) // what cannot be read is old
+		_, _ = fmt.Sscanf(text, "%d.%d.%d", &have[0], &have[1], &have[2]) // an unreadable version counts as old
 		least := [3]int{8, 0, 13}
 		if host.isMariaDB() {
 			least = [3]int{10, 6, 0}
@@ -230,7 +230,7 @@ func tryMySQLPrimary(_ context.Context, p *mysql, r *Result) error {
 		for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
 			if value := host.variables[name]; value != "" && value != "OFF" {
 				written = false
-				severity := Weak // the store moves on to another one
+				severity := Weak // the store moves on to another server
 				if len(p.hosts) == 1 {
 					severity = Broken
 				}
@@ -245,7 +245,7 @@ func tryMySQLPrimary(_ context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// fewestNodes is how many nodes of a cluster lose one of them without losing the quorum.
+// fewestNodes is the size of a cluster that keeps its quorum when one node is lost.
 const fewestNodes = 3
 
 func tryMySQLGalera(_ context.Context, p *mysql, r *Result) error {
@@ -272,11 +272,11 @@ func tryMySQLGalera(_ context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// errorsOfLocks are those by which a locked row is refused: a lock that was waited for too long, NOWAIT of MySQL.
+// errorsOfLocks are the errors for a locked row: a lock wait that timed out, and NOWAIT of MySQL.
 var errorsOfLocks = []uint16{1205, 3572}
 
-// tryMySQLLocks has two connections lock the same row, one of the table of versions: nothing else waits for it but a
-// migration.
+// tryMySQLLocks makes two connections lock the same row. The
+// row is in the table of versions: only migrations wait for it.
 func tryMySQLLocks(ctx context.Context, p *mysql, r *Result) error {
 	if !p.tables {
 		return errNoTables
@@ -295,7 +295,7 @@ func tryMySQLLocks(ctx context.Context, p *mysql, r *Result) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = second.Rollback() }() // the same
+	defer func() { _ = second.Rollback() }() // it only reads too
 	err = second.QueryRowContext(ctx, query+" NOWAIT").Scan(&version)
 	var refused *driver.MySQLError
 	switch {
@@ -310,7 +310,7 @@ func tryMySQLLocks(ctx context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// table is the quoted name of a table of the store.
+// table returns the quoted name of a table of the store.
 func (p *mysql) table(name string) string {
 	return "`" + strings.ReplaceAll(p.prefix+name, "`", "``") + "`"
 }

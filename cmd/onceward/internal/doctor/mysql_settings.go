@@ -40,7 +40,7 @@ func tryMySQLDurability(_ context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// semiSync are the names by which MariaDB and the versions of MySQL know semi-synchronous replication.
+// semiSync are the names of semi-synchronous replication in MariaDB and in the versions of MySQL.
 var semiSync = []string{"rpl_semi_sync_master", "rpl_semi_sync_source"}
 
 func tryMySQLReplicas(ctx context.Context, p *mysql, r *Result) error {
@@ -88,7 +88,7 @@ func tryMySQLClock(ctx context.Context, p *mysql, r *Result) error {
 				`SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))`).Scan(&micros)
 			return time.UnixMicro(micros), err
 		})
-		_ = conn.Close() // it goes back to its pool
+		_ = conn.Close() // it returns to its pool
 		if err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func tryMySQLClock(ctx context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// poolsMySQL is how many connections a store opens at most: as many of its own as for handlers.
+// poolsMySQL is the largest number of connections of one store: its own pool is as large as the pool for handlers.
 const poolsMySQL = 2 * 32
 
 func tryMySQLConnections(_ context.Context, p *mysql, r *Result) error {
@@ -116,7 +116,7 @@ func tryMySQLConnections(_ context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// leastTimesMySQL are the least times that a server must let the store have, in seconds; 0 is none.
+// leastTimesMySQL are the shortest timeouts that the store needs on the server, in seconds; 0 is none.
 var leastTimesMySQL = []struct {
 	name  string
 	least float64
@@ -146,7 +146,7 @@ func tryMySQLTimeouts(_ context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// leastPacket is the largest answer that is kept by default, and what goes along with it.
+// leastPacket is the size of the largest answer that is stored by default, with what is sent along.
 const leastPacket = 4 << 20
 
 func tryMySQLPacket(_ context.Context, p *mysql, r *Result) error {
@@ -176,8 +176,8 @@ func tryMySQLSchema(ctx context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// selectTablesMySQL finds the tables of the store, with their engine, how many columns their primary key has, and the
-// triggers on them.
+// selectTablesMySQL returns the store's tables, with their engine,
+// the number of columns of their primary key, and their triggers.
 const selectTablesMySQL = `SELECT t.table_name, coalesce(t.engine, ''),
 		(SELECT count(*) FROM information_schema.statistics s WHERE s.table_schema = t.table_schema
 			AND s.table_name = t.table_name AND s.index_name = 'PRIMARY'),
@@ -258,14 +258,13 @@ func tryMySQLPrivileges(ctx context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
-// deniedMySQL are the errors for a right that a user lacks, to a table and to a column.
+// deniedMySQL are the errors for a missing right to a table and to a column.
 var deniedMySQL = []uint16{1142, 1143}
 
-// mayWrite looks whether the user may change records: to be told how a statement would be executed takes the rights that
-// it takes.
+// mayWrite checks whether the user may change records. EXPLAIN needs the same rights as the statement itself.
 func (p *mysql) mayWrite(ctx context.Context, user string, r *Result) error {
 	if !p.tables || p.hosts[0].variables["read_only"] == "ON" {
-		return nil // that the server takes no writes is what another check finds
+		return nil // another check finds a read-only server
 	}
 	table := "`" + p.prefix + "record`"
 	var lacks []string
@@ -281,7 +280,7 @@ func (p *mysql) mayWrite(ctx context.Context, user string, r *Result) error {
 		case err != nil:
 			return err
 		default:
-			_ = rows.Close() // what it says does not matter
+			_ = rows.Close() // the plan does not matter
 		}
 	}
 	slices.Sort(lacks)

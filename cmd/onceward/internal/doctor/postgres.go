@@ -119,22 +119,22 @@ var postgresTrials = []trial[*postgres]{
 	}, tryWraparound},
 }
 
-// postgres is a database that is examined.
+// postgres is the database to examine.
 type postgres struct {
 	config *pgx.ConnConfig
-	// listen is how to reach the server past a pooler.
+	// listen is the configuration for reaching the server past a pooler.
 	listen *pgx.ConnConfig
 	// mode is how the service sends its statements.
 	mode     pgx.QueryExecMode
-	poolSize int           // 0 if the URL does not say
-	old      time.Duration // from when on a transaction is old
+	poolSize int           // 0 if the URL does not set it
+	old      time.Duration // the age from which a transaction counts as old
 	arrival  time.Duration // how long a notification may take
 	replicas int
-	// syncOnly says that the service refuses a server whose commits wait for no standby.
+	// syncOnly means that the service refuses a server whose commits wait for no standby.
 	syncOnly bool
 
 	schema, prefix string
-	tables         bool // whether they are there
+	tables         bool // whether the tables exist
 	version        int  // of the server
 
 	main *pgx.Conn
@@ -178,7 +178,8 @@ func newPostgres(at *storeurl.Location, c Config) (*postgres, error) {
 	return p, nil
 }
 
-// ours makes connections that depend on nothing that is to be found out: no statement is prepared.
+// ours prepares a configuration for the doctor's own connections.
+// They prepare no statements, and so do not depend on what is tested.
 func ours(config *pgx.ConnConfig) {
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	config.RuntimeParams["application_name"] = "onceward doctor"
@@ -187,7 +188,7 @@ func ours(config *pgx.ConnConfig) {
 	}
 }
 
-// meet finds out where the tables are.
+// meet finds the schema of the tables.
 func (p *postgres) meet(ctx context.Context) error {
 	conn, err := p.conn(ctx)
 	if err != nil {
@@ -202,7 +203,7 @@ func (p *postgres) meet(ctx context.Context) error {
 	return conn.QueryRow(ctx, about, p.table("schema")).Scan(&p.tables, &p.version)
 }
 
-// conn is the connection for questions. It is made again when a question before has ended it.
+// conn returns the connection for queries. It connects again if an earlier query has broken the connection.
 func (p *postgres) conn(ctx context.Context) (*pgx.Conn, error) {
 	if p.main != nil && !p.main.IsClosed() {
 		return p.main, nil
@@ -215,7 +216,7 @@ func (p *postgres) conn(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// query asks for one row.
+// query reads one row.
 func (p *postgres) query(ctx context.Context, into []any, sql string, args ...any) error {
 	conn, err := p.conn(ctx)
 	if err != nil {
@@ -224,7 +225,7 @@ func (p *postgres) query(ctx context.Context, into []any, sql string, args ...an
 	return conn.QueryRow(ctx, sql, args...).Scan(into...)
 }
 
-// rows asks for all rows.
+// rows reads all rows.
 func rows[T any](ctx context.Context, p *postgres, sql string, args ...any) ([]T, error) {
 	conn, err := p.conn(ctx)
 	if err != nil {
@@ -237,7 +238,7 @@ func rows[T any](ctx context.Context, p *postgres, sql string, args ...any) ([]T
 	return pgx.CollectRows(found, pgx.RowToStructByPos[T])
 }
 
-// dial opens connections for one check. What they have begun ends with them.
+// dial opens connections for one check. Closing them ends everything they have begun.
 func (p *postgres) dial(ctx context.Context, n int) (conns []*pgx.Conn, done func(), err error) {
 	done = func() {
 		for _, conn := range conns {
@@ -261,19 +262,19 @@ func (p *postgres) close() {
 	}
 }
 
-// closing ends a connection and what it has begun, also when the examination was interrupted.
+// closing closes a connection and ends what it has begun, even after an interrupt.
 func closing(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	_ = conn.Close(ctx) // the server notices by itself, if later
+	_ = conn.Close(ctx) // otherwise the server notices later
 }
 
-// table is the quoted name of a table or function of the store.
+// table returns the quoted name of a table or function of the store.
 func (p *postgres) table(name string) string {
 	return pgx.Identifier{p.schema, p.prefix + name}.Sanitize()
 }
 
-// errNoTables is why nothing can be said about tables.
+// errNoTables is the reason why nothing is known about the tables.
 const errNoTables = errNotTried("there are no tables yet: open the store once, or migrate, and ask again")
 
 func tryVersion(_ context.Context, p *postgres, r *Result) error {
@@ -284,7 +285,7 @@ func tryVersion(_ context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// randomKey is that of a lock which no one else has.
+// randomKey returns the key of a lock that nobody else uses.
 func randomKey() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

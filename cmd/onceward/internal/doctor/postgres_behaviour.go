@@ -32,7 +32,7 @@ var lockForms = []lockForm{
 	},
 }
 
-// tryLocks takes each kind of lock on one connection, and tries to take it on another.
+// tryLocks takes each kind of lock on one connection, and tries to take the same lock on another.
 func tryLocks(ctx context.Context, p *postgres, r *Result) error {
 	pooled, err := p.pooled(ctx)
 	if err != nil {
@@ -41,7 +41,7 @@ func tryLocks(ctx context.Context, p *postgres, r *Result) error {
 	var tried []string
 	for _, form := range lockForms {
 		if form.free != "" && pooled {
-			continue // the lock would stay with a server connection that others use
+			continue // the lock would stay on a server connection that others use
 		}
 		if err := p.tryLock(ctx, form, r); err != nil {
 			return fmt.Errorf("%s: %w", form.name, err)
@@ -99,8 +99,8 @@ func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error 
 	return err
 }
 
-// tryIsolation asks in one transaction, twice, whether another one is visible that commits in between. It looks at
-// numbers of transactions, so that no table is needed.
+// tryIsolation checks in one transaction, twice, whether it sees another transaction
+// that commits in between. It compares transaction numbers, so that it needs no table.
 func tryIsolation(ctx context.Context, p *postgres, r *Result) error {
 	const do = "nothing, if handlers are meant to run at this level; onceward.Isolation sets the level of a route"
 	level := ""
@@ -142,8 +142,8 @@ func tryIsolation(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// tryCommit ends two transactions, and asks on another connection what became of them. They have a number each, and
-// write to no table.
+// tryCommit ends two transactions, and reads their status on
+// another connection. Each has a number, and writes to no table.
 func tryCommit(ctx context.Context, p *postgres, r *Result) error {
 	conns, done, err := p.dial(ctx, 2)
 	if err != nil {
@@ -175,7 +175,7 @@ func tryCommit(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// storeFunctions are functions of the server that the store relies on.
+// storeFunctions are the server's functions that the store needs.
 var storeFunctions = []string{
 	"clock_timestamp()", "pg_try_advisory_xact_lock(bigint)", "pg_advisory_xact_lock(bigint)",
 	"pg_advisory_xact_lock(integer,integer)",
@@ -206,7 +206,7 @@ func tryFunctions(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// pooled reports whether two connections shared a process of the server, which only a pooler makes them do.
+// pooled reports whether two connections shared a server process. This happens only behind a pooler.
 func (p *postgres) pooled(ctx context.Context) (bool, error) {
 	conns, done, err := p.dial(ctx, 2)
 	if err != nil {
@@ -226,14 +226,15 @@ func (p *postgres) pooled(ctx context.Context) (bool, error) {
 	return first == second, nil
 }
 
-// pooler reports whether a connection ends before the process of the server that it is told of.
+// pooler reports whether a pooler answers the connection: the
+// process ID in the start-up then differs from the server's.
 func pooler(ctx context.Context, conn *pgx.Conn) (between bool, err error) {
 	var process int32
 	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&process)
 	return uint32(process) != conn.PgConn().PID(), err
 }
 
-// tryPooler looks whether connections share processes of the server, and whether what is prepared on one stays there.
+// tryPooler checks whether connections share server processes, and whether prepared statements survive this.
 func tryPooler(ctx context.Context, p *postgres, r *Result) error {
 	pooled, err := p.pooled(ctx)
 	if err != nil {
@@ -278,7 +279,8 @@ func tryPooler(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// keepsPrepared prepares a statement on one connection, lets another one have its server process, and executes it.
+// keepsPrepared prepares a statement on one connection, uses its
+// server process on another connection, and executes the statement.
 func (p *postgres) keepsPrepared(ctx context.Context) (bool, error) {
 	conns, done, err := p.dial(ctx, 2)
 	if err != nil {
@@ -355,11 +357,11 @@ func tryListen(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// commits is how many of each kind are timed.
+// commits is the number of commits of each kind that are timed.
 const commits = 21
 
-// tryCommitTime compares commits that have to reach the disk with some that have not. The first write a message into
-// the log that no one reads, and no table.
+// tryCommitTime compares commits that must reach the disk with commits that need not.
+// The former write a message into the log that nobody reads, and write to no table.
 func tryCommitTime(ctx context.Context, p *postgres, r *Result) error {
 	conn, err := p.conn(ctx)
 	if err != nil {
@@ -387,11 +389,11 @@ func tryCommitTime(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// plausibleFlush is what the fastest disks take at least to make something durable. Those with a cache that survives a
-// power loss come close to it: what is faster is only a note.
+// plausibleFlush is the shortest time in which the fastest disks make data durable. Disks with
+// a cache that survives a power loss are nearly as fast, so that a shorter time is only a note.
 const plausibleFlush = 10 * time.Microsecond
 
-// round shortens a duration for people.
+// round shortens a duration for display.
 func round(d time.Duration) time.Duration {
 	if d < time.Millisecond {
 		return d.Round(time.Microsecond)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// granted are the rights of a role that does not own the tables, as docs/postgresql.md lists them. A test holds the two
-// together.
+// granted are the rights of a role that does not own the tables,
+// as docs/postgresql.md lists them. A test compares the two.
 var granted = map[string]string{
 	"schema":          "SELECT",
 	"record":          "SELECT, INSERT, UPDATE, DELETE",
@@ -22,10 +22,10 @@ var granted = map[string]string{
 	"inbox":           "SELECT, INSERT, DELETE",
 }
 
-// grantedSequences are those whose values a role takes.
+// grantedSequences are the sequences whose values a role uses.
 var grantedSequences = []string{"attempt", "outbox_number"}
 
-// allRights are those that there can be on a table of this server, which refuses to be asked for others.
+// allRights returns the rights that exist on a table of this server. Queries about other rights fail.
 func (p *postgres) allRights() []string {
 	rights := []string{"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"}
 	if p.version >= 170000 {
@@ -34,13 +34,13 @@ func (p *postgres) allRights() []string {
 	return rights
 }
 
-// role is who the service is.
+// role is the role of the service.
 type role struct {
 	Name                              string
 	Super, Bypass, CreateRole, Copies bool
 }
 
-// attributes are those of a role that the store does not need.
+// attributes returns the attributes of a role that the store does not need.
 func (me role) attributes() (names []string) {
 	if me.Bypass {
 		names = append(names, "BYPASSRLS")
@@ -66,7 +66,7 @@ func tryPrivileges(ctx context.Context, p *postgres, r *Result) error {
 	r.saw("the role is %s", me.Name)
 	if me.Super {
 		r.find(Weak, least, "the role %s is a superuser", me.Name)
-		return nil // it may do everything
+		return nil // a superuser has all rights
 	}
 	for _, attribute := range me.attributes() {
 		r.find(Weak, least, "the role %s has %s, which the store does not need", me.Name, attribute)
@@ -84,7 +84,7 @@ func tryPrivileges(ctx context.Context, p *postgres, r *Result) error {
 	return p.tryPublic(ctx, r)
 }
 
-// tryOwner looks at what a role can do beside its rights to tables.
+// tryOwner checks what a role may do beside its rights to tables.
 func (p *postgres) tryOwner(ctx context.Context, r *Result, me role, least string) (owner bool, err error) {
 	var creates, uses bool
 	err = p.query(ctx, []any{&owner, &creates, &uses}, `SELECT pg_has_role(relowner, 'USAGE'),
@@ -109,7 +109,7 @@ func (p *postgres) tryOwner(ctx context.Context, r *Result, me role, least strin
 	return owner, nil
 }
 
-// tryRights compares the rights to each table with what is documented.
+// tryRights compares the rights to each table with the documented rights.
 func (p *postgres) tryRights(ctx context.Context, r *Result, me role, owner bool, least string) error {
 	for _, name := range slices.Sorted(maps.Keys(granted)) {
 		var has []string
@@ -159,7 +159,7 @@ func (p *postgres) trySequences(ctx context.Context, r *Result, me role) error {
 	return err
 }
 
-// tryPublic looks for what every user of the database may do.
+// tryPublic finds what every user of the database may do.
 func (p *postgres) tryPublic(ctx context.Context, r *Result) error {
 	var rights string
 	err := p.query(ctx, []any{&rights}, `
@@ -174,7 +174,7 @@ func (p *postgres) tryPublic(ctx context.Context, r *Result) error {
 	return err
 }
 
-// without are the texts of the first list that are not in the second.
+// without returns the texts of the first list that are not in the second.
 func without(list, others []string) (left []string) {
 	for _, each := range list {
 		if !slices.Contains(others, each) {

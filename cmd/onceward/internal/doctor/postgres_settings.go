@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// namesPoolSize reports whether a URL, or a text of keywords and values, says how large the pool is.
+// namesPoolSize reports whether a URL, or a text of keywords and values, sets the size of the pool.
 func namesPoolSize(text string) bool {
 	if u, err := url.Parse(text); err == nil {
 		return u.Query().Has("pool_max_conns")
@@ -37,10 +37,10 @@ func tryPrimary(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// setting is one of the server, and where its value is from.
+// setting is a setting of the server, with the source of its value.
 type setting struct{ Name, Value, Source string }
 
-// from says where a setting is made, for those who have to change it.
+// from returns where a setting is made, so that an operator can change it.
 func (s setting) from() string {
 	switch s.Source {
 	case "database":
@@ -90,7 +90,7 @@ func tryDurability(ctx context.Context, p *postgres, r *Result) error {
 	return p.tryOtherRoles(ctx, r)
 }
 
-// selectCareless finds roles that write records without waiting for the disk, other than the one that asks.
+// selectCareless returns the other roles whose commits do not wait for the disk.
 const selectCareless = `SELECT r.rolname::text, s.setting, ''
 	FROM pg_db_role_setting d CROSS JOIN LATERAL unnest(d.setconfig) AS s (setting) JOIN pg_roles r ON r.oid = d.setrole
 	WHERE d.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
@@ -112,8 +112,8 @@ func (p *postgres) tryOtherRoles(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// selectStandbys finds those who can take over: neither backups, nor who keeps the log, nor logical subscribers. What a
-// role may not see is null.
+// selectStandbys returns the standbys that can take over. Backups, archivers and
+// logical subscribers are left out. Values that the role may not see are null.
 const selectStandbys = `SELECT coalesce(application_name, ''), coalesce(sync_state, ''),
 		coalesce(extract(epoch FROM replay_lag)::float8, 0), coalesce(pg_wal_lsn_diff(
 			CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END, replay_lsn)::float8, 0)
@@ -166,7 +166,8 @@ func tryStandbys(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// ownConnections are those of a store beside the handlers' pool, in trouble: docs/production.md.
+// ownConnections is the number of connections that a store opens
+// beside the handlers' pool, under trouble: see docs/production.md.
 const ownConnections = 16
 
 func tryConnections(ctx context.Context, p *postgres, r *Result) error {
@@ -195,7 +196,7 @@ func tryConnections(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// The least times that the server must let the store have.
+// leastTimes are the shortest timeouts that the store needs on the server.
 var leastTimes = []struct {
 	name  string
 	least time.Duration
@@ -237,10 +238,10 @@ func tryTimeouts(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// oldTransaction is for how long a transaction may stay open.
+// oldTransaction is the longest time for which a transaction may stay open.
 const oldTransaction = time.Hour
 
-// selectOld finds what keeps vacuum from removing rows: transactions, prepared transactions, replication slots.
+// selectOld returns what keeps vacuum from removing rows: transactions, prepared transactions, replication slots.
 const selectOld = `
 	SELECT format('a transaction of %s (process %s, %s)', usename, pid, coalesce(nullif(application_name, ''), 'no name')),
 		extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::float8
@@ -279,7 +280,7 @@ func tryOldTransactions(ctx context.Context, p *postgres, r *Result) error {
 	return err
 }
 
-// farTransactions is when a database has used up more of its transaction numbers than autovacuum ever lets it.
+// farTransactions is an age of transaction numbers that a database never reaches while autovacuum works.
 const farTransactions = 1_000_000_000
 
 func tryWraparound(ctx context.Context, p *postgres, r *Result) error {

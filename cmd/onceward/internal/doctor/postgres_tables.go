@@ -40,7 +40,7 @@ func trySchema(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// migrations are what creates the tables, in their order.
+// migrations returns the texts that create the tables, in order.
 func migrations() (texts []string, err error) {
 	files, err := fs.Glob(postgresstore.Migrations(), "*.sql")
 	if err != nil {
@@ -63,7 +63,7 @@ var (
 	tableWork  = regexp.MustCompile(`(?i)^(CREATE TABLE|CREATE SEQUENCE|CREATE (UNIQUE )?INDEX|ALTER TABLE|DROP INDEX)\b`)
 )
 
-// tableStatements are those of the migrations that make tables and indexes.
+// tableStatements returns the statements of the migrations that create tables and indexes.
 func tableStatements(prefix string) (statements []string, err error) {
 	texts, err := migrations()
 	if err != nil {
@@ -80,7 +80,7 @@ func tableStatements(prefix string) (statements []string, err error) {
 	return statements, nil
 }
 
-// index is one of a table of the store.
+// index is an index of a table of the store.
 type index struct {
 	Name, Table, Definition string
 	Unique, Valid           bool
@@ -91,8 +91,8 @@ const selectIndexes = `SELECT c.relname::text, t.relname::text, pg_get_indexdef(
 	FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 	WHERE t.relnamespace = %s AND starts_with(t.relname::text, $1::text)`
 
-// tryIndexes makes the tables once more, as temporary ones in a transaction that is undone, and compares their indexes
-// with those that are there: what the program was built with is what it needs.
+// tryIndexes creates the tables again, as temporary tables in a transaction that is rolled back, and
+// compares their indexes with the existing ones: the program needs the indexes that it was built with.
 func tryIndexes(ctx context.Context, p *postgres, r *Result) error {
 	if !p.tables {
 		return errNoTables
@@ -118,7 +118,7 @@ func tryIndexes(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// judgeIndex looks for an index by what it is: its name may be another.
+// judgeIndex looks for an index by its definition, because its name may differ.
 func (p *postgres) judgeIndex(r *Result, want index, have []index) {
 	alike := func(h index) bool { return h.Table == want.Table && p.shape(h.Definition) == p.shape(want.Definition) }
 	if slices.ContainsFunc(have, alike) {
@@ -141,18 +141,18 @@ var (
 	temporarySchema = regexp.MustCompile(` ON (ONLY )?pg_temp_\d+\.`)
 )
 
-// shape is the definition of an index without its name and its schema, which functions in it are also of.
+// shape returns the definition of an index without its name and its schema. The schema also occurs in function names.
 func (p *postgres) shape(definition string) string {
 	body := indexHead.ReplaceAllString(definition, "$1")
 	return strings.NewReplacer(pgx.Identifier{p.schema}.Sanitize()+".", "", p.schema+".", "").Replace(body)
 }
 
-// madeIn is the statement that makes an index in a schema.
+// madeIn returns the statement that creates an index in a schema.
 func madeIn(definition, schema string) string {
 	return temporarySchema.ReplaceAllString(definition, " ON "+pgx.Identifier{schema}.Sanitize()+".")
 }
 
-// freshIndexes are those that the migrations make.
+// freshIndexes returns the indexes that the migrations create.
 func (p *postgres) freshIndexes(ctx context.Context) ([]index, error) {
 	statements, err := tableStatements(p.prefix)
 	if err != nil {
@@ -167,18 +167,18 @@ func (p *postgres) freshIndexes(ctx context.Context) ([]index, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // the connection ends behind it
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // the connection ends anyway
 	if _, err := tx.Exec(ctx, `SET LOCAL search_path = pg_temp`); err != nil {
 		return nil, err
 	}
 	for _, statement := range statements {
 		err := inSavepoint(ctx, tx, statement)
-		if err != nil && makesIndex.MatchString(statement) { // by a function of the store, which is in its schema
+		if err != nil && makesIndex.MatchString(statement) { // it uses a function in the store's schema
 			within := `SET LOCAL search_path = pg_temp, ` + pgx.Identifier{p.schema}.Sanitize()
 			err = inSavepoint(ctx, tx, within+"; "+statement+"; SET LOCAL search_path = pg_temp")
 		}
 		if err != nil && strings.HasPrefix(statement, "CREATE TABLE") {
-			return nil, err // what else cannot be made is not compared
+			return nil, err // other things that cannot be created are not compared
 		}
 	}
 	found, err := tx.Query(ctx, fmt.Sprintf(selectIndexes, `pg_my_temp_schema()`), p.prefix)
@@ -212,8 +212,8 @@ const selectInterference = `SELECT c.relname::text,
 		AND starts_with(c.relname::text, $1::text)
 	ORDER BY 1`
 
-// leastBallast is how many rows that are no records keep the planner from scanning a table. The
-// migrations make 300.
+// leastBallast is the number of rows without a record that keeps
+// the planner from scanning a table. The migrations create 300.
 const leastBallast = 200
 
 func tryTables(ctx context.Context, p *postgres, r *Result) error {
@@ -251,10 +251,10 @@ func tryTables(ctx context.Context, p *postgres, r *Result) error {
 	return p.tryReaper(ctx, r)
 }
 
-// longExpired is for how long a record may have expired before the doctor says that no reaper comes.
+// longExpired is the time after expiry from which the doctor reports that no reaper runs.
 const longExpired = time.Hour
 
-// tryReaper looks whether what has expired is removed, if the role may look.
+// tryReaper checks whether expired records are removed, if the role may read them.
 func (p *postgres) tryReaper(ctx context.Context, r *Result) error {
 	var late float64
 	err := p.query(ctx, []any{&late}, `SELECT coalesce(extract(epoch FROM clock_timestamp()) - min(due) / 1e6, 0)::float8
@@ -280,8 +280,8 @@ func (p *postgres) tryBallast(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// drawn are the sequences of the store, and the columns that hold what was drawn from them. Captured messages have the
-// number below zero.
+// drawn are the sequences of the store, with the columns that
+// hold their values. Captured messages have numbers below zero.
 var drawn = []struct {
 	sequence string
 	from     map[string]string
@@ -293,11 +293,11 @@ var drawn = []struct {
 	{"outbox_number", map[string]string{"outbox": "abs(number)", "delivery": "number"}},
 }
 
-// mostRead bounds how much of a table is read to find the greatest number in it: of a larger one, pages are drawn by
-// lot. A sequence that is behind is so by thousands, all over the table.
+// mostRead limits how much of a table is read to find its greatest number. Of a larger table,
+// random pages are read: a sequence that is behind is so by thousands, all over the table.
 const mostRead = 256 << 20
 
-// tryTokens looks at the tables first: a sequence that is asked afterwards is past all that they held.
+// tryTokens reads the tables first: a sequence that is read afterwards is past all values in them.
 func tryTokens(ctx context.Context, p *postgres, r *Result) error {
 	if !p.tables {
 		return errNoTables
@@ -312,7 +312,7 @@ func tryTokens(ctx context.Context, p *postgres, r *Result) error {
 			greatest = max(greatest, found)
 		}
 		sequence := p.table(d.sequence)
-		var seen bool // servers from version 18 on answer NULL where others refuse
+		var seen bool // servers from version 18 on return NULL where older servers fail
 		err := p.query(ctx, []any{&seen, &last}, `SELECT has_sequence_privilege(to_regclass($1), 'USAGE, SELECT'),
 			coalesce(pg_sequence_last_value(to_regclass($1)), 0)`, sequence)
 		if err == nil && !seen {
@@ -331,7 +331,7 @@ func tryTokens(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// greatest is the greatest number in a column.
+// greatest returns the greatest number in a column.
 func (p *postgres) greatest(ctx context.Context, table, column string) (found int64, err error) {
 	var size int64
 	err = p.query(ctx, []any{&size}, `SELECT coalesce(pg_relation_size(to_regclass($1)), 0)`, table)
@@ -346,7 +346,7 @@ func (p *postgres) greatest(ctx context.Context, table, column string) (found in
 
 const (
 	leastDead = 10_000 // rows
-	deadShare = 1.0    // dead rows for each that lives
+	deadShare = 1.0    // dead rows for each live row
 )
 
 func tryBloat(ctx context.Context, p *postgres, r *Result) error {

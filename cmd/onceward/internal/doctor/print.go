@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Print writes a report for people: the findings, then what was not checked. With verbose it lists each check with what
-// was seen, and notes.
+// Print writes a report for people: the findings, then the checks that were not
+// made. With verbose it also lists every check with what was seen, and the notes.
 func (r *Report) Print(out io.Writer, verbose bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Examined %s: %d checks.\n", r.Store, len(r.Results))
@@ -38,7 +38,7 @@ func (r *Report) Print(out io.Writer, verbose bool) error {
 	return err
 }
 
-// list writes one line a check.
+// list writes one line for each check.
 func (r *Report) list(b *strings.Builder) {
 	fmt.Fprintln(b)
 	for _, result := range r.Results {
@@ -59,7 +59,7 @@ func onlyNotes(findings []Finding) bool {
 	return true
 }
 
-// verdict is the last line.
+// verdict returns the last line.
 func verdict(found, left int) string {
 	var text string
 	switch found {

@@ -77,29 +77,29 @@ var redisTrials = []trial[*redis]{
 	}, tryRedisPrivileges},
 }
 
-// redis is a server, or several, that are examined.
+// redis is the server or servers to examine.
 type redis struct {
 	client rueidis.Client
-	// other is a second client, as another node of the service has one.
+	// other is a second client, such as another node of the service has.
 	other   rueidis.Client
 	cluster bool
-	// named says that the URL is that of a cluster, which the client does not insist on.
+	// named means that the URL names a cluster. The client accepts other servers too.
 	named   bool
 	prefix  string
 	address string // the first of the URL
 	nodes   []redisNode
-	// slowWrite is from when on a write is slow, arrival how long a message may take.
+	// slowWrite is the time from which a write counts as slow; arrival is how long a message may take.
 	slowWrite, arrival time.Duration
-	// left are keys to remove at the end.
+	// left is the keys to remove at the end.
 	left []string
 }
 
-// redisNode is one server, and what it says of itself.
+// redisNode is one server, with its information and its configuration.
 type redisNode struct {
 	address string
 	client  rueidis.Client
 	info    map[string]string
-	config  map[string]string // nil if it may not be seen
+	config  map[string]string // nil if it may not be read
 }
 
 func examineRedis(ctx context.Context, at storeurl.Location, c Config) ([]Result, error) {
@@ -122,7 +122,7 @@ func examineRedis(ctx context.Context, at storeurl.Location, c Config) ([]Result
 	return examine(ctx, c.Timeout, p, redisTrials), nil
 }
 
-// meet connects twice, and asks each primary about itself.
+// meet connects twice, and reads the information of each primary.
 func (p *redis) meet(ctx context.Context, option rueidis.ClientOption) (err error) {
 	option.ClientName = "onceward-doctor"
 	if p.client, err = rueidis.NewClient(option); err != nil {
@@ -166,7 +166,7 @@ func newRedisNode(ctx context.Context, address string, client rueidis.Client) (r
 	return node, nil
 }
 
-// fields reads lines of names and values.
+// fields parses lines of names and values.
 func fields(text string) map[string]string {
 	found := make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -177,24 +177,24 @@ func fields(text string) map[string]string {
 	return found
 }
 
-// key is one that no one else has, below the prefix of the store: its user may write no others. It goes by itself in a
-// minute, if it is not removed before.
+// key returns a key that nobody else uses, with the prefix of the store, because its
+// user may write no others. The key expires in a minute, if it is not removed before.
 func (p *redis) key() string {
 	key := p.prefix + ":doctor:" + rand.Text()
 	p.left = append(p.left, key)
 	return key
 }
 
-// keyLife is how long a key of the doctor's lives at most.
+// keyLife is the longest life of a key of the doctor.
 const keyLife = 60 // seconds
 
-// close removes what was made, also when the examination was interrupted.
+// close removes the doctor's keys, even after an interrupt.
 func (p *redis) close() {
 	if p.client != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		for _, key := range p.left {
-			_ = p.client.Do(ctx, p.client.B().Del().Key(key).Build()).Error() // it goes by itself
+			_ = p.client.Do(ctx, p.client.B().Del().Key(key).Build()).Error() // it expires automatically
 		}
 		p.client.Close()
 	}
@@ -203,7 +203,7 @@ func (p *redis) close() {
 	}
 }
 
-// each looks at every server.
+// each calls look for every server.
 func (p *redis) each(r *Result, look func(node redisNode, on string)) {
 	for _, node := range p.nodes {
 		on := ""
@@ -214,13 +214,13 @@ func (p *redis) each(r *Result, look func(node redisNode, on string)) {
 	}
 }
 
-// number is a figure that a server tells of itself.
+// number returns a number in the server's information, or 0 if it is missing.
 func (n redisNode) number(name string) int64 {
-	value, _ := strconv.ParseInt(n.info[name], 10, 64) // what it does not tell is none
+	value, _ := strconv.ParseInt(n.info[name], 10, 64) // 0 if the value is missing
 	return value
 }
 
-// setting is how a server is configured; seen is false where it does not say.
+// setting returns a value of the server's configuration; seen is false if it may not be read.
 func (n redisNode) setting(name string) (value string, seen bool) {
 	value, seen = n.config[name]
 	return value, seen
@@ -258,10 +258,10 @@ func tryRedisRole(_ context.Context, p *redis, r *Result) error {
 	return nil
 }
 
-// contenders is how many want one key at once.
+// contenders is the number of clients that write one key at once.
 const contenders = 16
 
-// tryRedisExclusion lets many set one key at once.
+// tryRedisExclusion sets one key many times at once.
 func tryRedisExclusion(ctx context.Context, p *redis, r *Result) error {
 	const rounds = 5
 	for range rounds {
@@ -311,7 +311,7 @@ func tryRedisExclusion(ctx context.Context, p *redis, r *Result) error {
 	return nil
 }
 
-// probeScript writes and reads back, and is refused where the store's scripts are: they begin in the same way.
+// probeScript writes and reads back. It starts like the store's scripts, so that it is refused where they are.
 const probeScript = "#!lua\nredis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])\nreturn redis.call('GET', KEYS[1])"
 
 func tryRedisScripts(ctx context.Context, p *redis, r *Result) error {
@@ -352,7 +352,7 @@ func tryRedisEviction(_ context.Context, p *redis, r *Result) error {
 	return nil
 }
 
-// fullMemory is how much of maxmemory may be used.
+// fullMemory is the part of maxmemory that may be used.
 const fullMemory = 0.9
 
 func tryRedisMemory(_ context.Context, p *redis, r *Result) error {

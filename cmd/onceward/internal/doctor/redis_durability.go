@@ -54,7 +54,7 @@ func tryRedisPersistence(_ context.Context, p *redis, r *Result) error {
 	return nil
 }
 
-// writes is how many are timed.
+// writes is the number of writes that are timed.
 const writes = 21
 
 func tryRedisWriteTime(ctx context.Context, p *redis, r *Result) error {
@@ -86,7 +86,7 @@ func tryRedisWriteTime(ctx context.Context, p *redis, r *Result) error {
 	return nil
 }
 
-// waitFor is how long replicas may take to have a write.
+// waitFor is how long replicas may take to receive a write.
 const waitFor = 3 * time.Second
 
 func tryRedisReplicas(ctx context.Context, p *redis, r *Result) error {
@@ -126,7 +126,7 @@ func tryRedisReplicas(ctx context.Context, p *redis, r *Result) error {
 	return err
 }
 
-// slots is how many there are in a cluster.
+// slots is the number of slots in a cluster.
 const slots = 16384
 
 func tryRedisCluster(ctx context.Context, p *redis, r *Result) error {
@@ -142,9 +142,9 @@ func tryRedisCluster(ctx context.Context, p *redis, r *Result) error {
 			return
 		}
 		state := "ok"
-		// A user with the rights of the guide may not ask for the state: the slots say nearly the same.
+		// A user with the rights of the guide may not read the state. The slots show nearly the same.
 		if text, err := node.client.Do(ctx, node.client.B().ClusterInfo().Build()).ToString(); err == nil {
-			state = fields(strings.TrimPrefix(text, "txt:"))["cluster_state"] // the client leaves the kind of text before it
+			state = fields(strings.TrimPrefix(text, "txt:"))["cluster_state"] // the client puts the type first
 		}
 		r.saw("%s with %d slots%s", state, served, on)
 		if state != "ok" || served != slots {
@@ -159,7 +159,7 @@ func tryRedisCluster(ctx context.Context, p *redis, r *Result) error {
 	return failed
 }
 
-// servedSlots is how many slots have a primary, as a node knows it.
+// servedSlots returns the number of slots with a primary, as a node knows it.
 func servedSlots(ctx context.Context, node redisNode) (served int64, err error) {
 	ranges, err := node.client.Do(ctx, node.client.B().ClusterSlots().Build()).ToArray()
 	if err != nil {
@@ -266,7 +266,7 @@ func tryRedisPubSub(ctx context.Context, p *redis, r *Result) error {
 	return nil
 }
 
-// signal says something once, to who listens.
+// signal sends to a channel without waiting.
 func signal(to chan struct{}) {
 	select {
 	case to <- struct{}{}:
@@ -274,7 +274,7 @@ func signal(to chan struct{}) {
 	}
 }
 
-// tryRedisPrivileges looks at the user, if the server lets it: one with the least rights may not look.
+// tryRedisPrivileges checks the user, if the server permits it: a user with the fewest rights may not read its own.
 func tryRedisPrivileges(ctx context.Context, p *redis, r *Result) error {
 	const least = "make a user of its own, by the ACL line of docs/redis.md, and give the default user a password, or " +
 		"turn it off"
@@ -300,7 +300,7 @@ func tryRedisPrivileges(ctx context.Context, p *redis, r *Result) error {
 	r.saw("the user is %s, with %s", me, commands)
 	severity := Weak
 	if p.loopback() {
-		severity = Note // no one else reaches it
+		severity = Note // only this machine reaches it
 	}
 	if slices.Contains(flags, "nopass") {
 		r.find(severity, least, "the user %s has no password, and may do %s: so may everyone who reaches the server", me,

@@ -87,13 +87,13 @@ var sqliteTrials = []trial[*sqlite]{
 	}, tryPages},
 }
 
-// sqlite is a file that is examined.
+// sqlite is the file to examine.
 type sqlite struct {
 	path string
 	dir  string
-	// scratch is a file of the doctor's own in the same directory, so that what is tried needs no write to the store's.
+	// scratch is the doctor's own file in the same directory, so that nothing is written to the store's file.
 	scratch string
-	// parameters are those of the scratch file's connections.
+	// parameters are the parameters of connections to the scratch file.
 	parameters string
 	db         *sql.DB
 }
@@ -133,33 +133,33 @@ func newSQLite(ctx context.Context, path string) (*sqlite, error) {
 
 var scratchName = regexp.MustCompile(`^\.onceward-doctor-[a-z2-7]{26}\.db(-wal|-shm|-journal)?$`)
 
-// removeLeftovers removes the files of a doctor that was killed: those of one that is at work are younger.
+// removeLeftovers removes the files of a doctor that was killed. The files of a running doctor are younger.
 func removeLeftovers(dir string) {
-	entries, _ := os.ReadDir(dir) // one that cannot be read is found by the checks
+	entries, _ := os.ReadDir(dir) // a directory that cannot be read is found by the checks
 	for _, entry := range entries {
 		info, err := entry.Info()
 		if err == nil && info.Mode().IsRegular() && scratchName.MatchString(entry.Name()) &&
 			time.Since(info.ModTime()) > time.Hour {
-			_ = os.Remove(filepath.Join(dir, entry.Name())) // the next one tries again
+			_ = os.Remove(filepath.Join(dir, entry.Name())) // the next doctor tries again
 		}
 	}
 }
 
-// fileURI names a file with parameters. It is not made if it is not there, unless they say so.
+// fileURI returns the URI of a file with parameters. A missing file is not created, unless the parameters ask for it.
 func fileURI(path, parameters string) string {
 	return (&url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: parameters}).String()
 }
 
-// patience is for how long a connection waits for a lock.
+// patience returns a function that sets how long a connection waits for a lock.
 func patience(d time.Duration) func(*sqlite3.Conn) error {
 	return func(conn *sqlite3.Conn) error { return conn.BusyTimeout(d) }
 }
 
-// close removes what was made, also when the examination was interrupted.
+// close removes the doctor's files, even after an interrupt.
 func (p *sqlite) close() {
 	_ = p.db.Close() // nothing was written
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
-		_ = os.Remove(p.scratch + suffix) // it may not be there
+		_ = os.Remove(p.scratch + suffix) // it may not exist
 	}
 }
 
@@ -209,7 +209,7 @@ func trySQLiteLocks(ctx context.Context, p *sqlite, r *Result) error {
 	return nil
 }
 
-// pages is how many are made durable to see how long it takes.
+// pages is the number of pages that are flushed to measure the time.
 const pages = 15
 
 func tryFsync(_ context.Context, p *sqlite, r *Result) error {
@@ -239,7 +239,7 @@ func tryFsync(_ context.Context, p *sqlite, r *Result) error {
 	return nil
 }
 
-// largeLog is the size of a log that no checkpoint has brought into the file for long: the store does it at 16 MiB.
+// largeLog is the size of a log that was not checkpointed for long: the store checkpoints it at 16 MiB.
 const largeLog = 1 << 30
 
 func tryJournal(ctx context.Context, p *sqlite, r *Result) error {
@@ -281,7 +281,7 @@ func tryIntegrity(ctx context.Context, p *sqlite, r *Result) error {
 	return nil
 }
 
-// tryBusy takes the lock of the writer, and gives it back without having written.
+// tryBusy takes the writer's lock, and releases it without a write.
 func tryBusy(ctx context.Context, p *sqlite, r *Result) error {
 	conn, err := p.db.Conn(ctx)
 	if err != nil {
@@ -340,8 +340,8 @@ func sqliteVersion(ctx context.Context, db *sql.DB) (version int, err error) {
 	return version, err
 }
 
-// freshSQLite makes the tables once more in a directory of their own, to compare with: what the program was built with
-// is what it needs.
+// freshSQLite creates the tables again in a temporary directory, for
+// comparison: the program needs the tables that it was built with.
 func freshSQLite(ctx context.Context) (db *sql.DB, done func(), err error) {
 	dir, err := os.MkdirTemp("", "onceward-doctor-")
 	if err != nil {
@@ -363,7 +363,7 @@ func things(ctx context.Context, db *sql.DB) (all []thing, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = found.Close() }() // its error is that of Err
+	defer func() { _ = found.Close() }() // Err returns its error
 	for found.Next() {
 		var t thing
 		if err := found.Scan(&t.kind, &t.name, &t.table, &t.sql); err != nil {
@@ -421,13 +421,12 @@ func judgeThing(r *Result, want thing, have []thing) {
 	}
 }
 
-// oneLine writes a statement in one line, without its comments: they would go on to its end.
+// oneLine returns a statement in one line, without its comments, which would extend to the end of the line.
 func oneLine(sql string) string {
 	return strings.Join(strings.Fields(lineNote.ReplaceAllString(sql, "")), " ")
 }
 
-// trySQLiteTokens compares what the store keeps of removed records with what the audit and late completions tell of
-// them.
+// trySQLiteTokens compares what the store keeps about removed records with their audit entries and late completions.
 func trySQLiteTokens(ctx context.Context, p *sqlite, r *Result) error {
 	if version, err := sqliteVersion(ctx, p.db); err != nil || version == 0 {
 		return cmp.Or[error](err, errNoTables)
@@ -471,13 +470,13 @@ func tryPages(ctx context.Context, p *sqlite, r *Result) error {
 	return nil
 }
 
-// texts asks for a column of texts.
+// texts returns a column of texts.
 func texts(ctx context.Context, db *sql.DB, query string) (all []string, err error) {
 	found, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = found.Close() }() // its error is that of Err
+	defer func() { _ = found.Close() }() // Err returns its error
 	for found.Next() {
 		var text string
 		if err := found.Scan(&text); err != nil {

@@ -7,10 +7,11 @@ import (
 	"os"
 )
 
-// beside are the files that SQLite puts beside a database.
+// files returns the database and the files that SQLite puts beside it.
 func (p *sqlite) files() []string { return []string{p.path, p.path + "-wal", p.path + "-shm"} }
 
-// tryPermissions looks at who may read, and who owns. What is beside the file is only there while it is open.
+// tryPermissions checks who may read the files and who owns them.
+// The files beside the database exist only while it is open.
 func tryPermissions(_ context.Context, p *sqlite, r *Result) error {
 	owner, known := 0, false
 	for _, path := range p.files() {
@@ -42,7 +43,7 @@ func tryPermissions(_ context.Context, p *sqlite, r *Result) error {
 	return err
 }
 
-// tryDirectory makes a file beside the database, and removes it.
+// tryDirectory creates a file beside the database, and removes it.
 func tryDirectory(_ context.Context, p *sqlite, r *Result) error {
 	f, err := os.OpenFile(p.scratch, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {

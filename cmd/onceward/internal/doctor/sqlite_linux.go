@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// remote are file systems whose locks and shared memory are not those of one machine, and volatile those in memory, by
-// the numbers that the kernel knows them by.
+// remote are the file systems whose locks and shared memory do not belong to one
+// machine, and volatile the file systems in memory, by their numbers in the kernel.
 var (
 	remote = map[int64]string{
 		unix.NFS_SUPER_MAGIC: "NFS", unix.SMB_SUPER_MAGIC: "SMB", unix.CIFS_SUPER_MAGIC: "CIFS", unix.SMB2_SUPER_MAGIC: "SMB",
@@ -29,7 +29,7 @@ func tryFileSystem(_ context.Context, p *sqlite, r *Result) error {
 	return nil
 }
 
-// judgeFileSystem says what kind of file system that number is, if it is one that breaks a promise.
+// judgeFileSystem adds a finding if a file system breaks a promise.
 func judgeFileSystem(r *Result, kind int64) {
 	kind &= 0xffffffff // some systems extend the sign
 	r.saw("type %#x", kind)
@@ -46,7 +46,7 @@ func judgeFileSystem(r *Result, kind int64) {
 	}
 }
 
-// leastSpace is how much room there has to be: for a log that has grown, and some of a day's records.
+// leastSpace is the free space that must exist: for a log that has grown, and some of a day's records.
 const leastSpace = 256 << 20
 
 func trySpace(_ context.Context, p *sqlite, r *Result) error {
@@ -75,7 +75,7 @@ func tryLinks(_ context.Context, p *sqlite, r *Result) error {
 	return nil
 }
 
-// ownerOf is the user that a file belongs to.
+// ownerOf returns the owner of a file.
 func ownerOf(info fs.FileInfo) (uid int, ok bool) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -84,8 +84,8 @@ func ownerOf(info fs.FileInfo) (uid int, ok bool) {
 	return int(stat.Uid), true
 }
 
-// tryFileLock takes the two kinds of lock that SQLite can use by themselves, of two open files: locks of the file, as
-// other processes have them too.
+// tryFileLock takes the same lock on two open files: only one of them may get it. The lock belongs to the open file, so
+// that the two conflict as two processes do.
 func tryFileLock(p *sqlite, r *Result, do string) error {
 	var files []*os.File
 	for range 2 {
@@ -96,7 +96,7 @@ func tryFileLock(p *sqlite, r *Result, do string) error {
 		defer func() { _ = f.Close() }() // nothing was written
 		files = append(files, f)
 	}
-	// At a byte that SQLite does not use.
+	// SQLite does not use this byte.
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 1 << 40, Len: 1}
 	first := lock
 	if err := unix.FcntlFlock(files[0].Fd(), unix.F_OFD_SETLK, &first); err != nil {

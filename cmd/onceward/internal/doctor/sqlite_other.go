@@ -7,7 +7,7 @@ import (
 	"io/fs"
 )
 
-// errNotLinux is why some things about files are not looked at.
+// errNotLinux is the reason why some checks of files are not made.
 const errNotLinux = errNotTried("this is looked at on Linux only")
 
 func tryFileSystem(context.Context, *sqlite, *Result) error { return errNotLinux }
@@ -16,8 +16,8 @@ func trySpace(context.Context, *sqlite, *Result) error { return errNotLinux }
 
 func tryLinks(context.Context, *sqlite, *Result) error { return errNotLinux }
 
-// ownerOf is the user that a file belongs to, where that is known.
+// ownerOf returns the owner of a file, where it is known.
 func ownerOf(fs.FileInfo) (uid int, ok bool) { return 0, false }
 
-// tryFileLock does nothing more: what SQLite itself does was tried.
+// tryFileLock does nothing: SQLite's own locks are tested elsewhere.
 func tryFileLock(*sqlite, *Result, string) error { return nil }
