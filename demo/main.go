@@ -1,10 +1,10 @@
-// Command demo is the first thing to run of Onceward: a payments system on an SQLite file, under clients and a provider
-// that fail. At the end it counts what was charged, and how often.
+// Command demo is the first program to run of Onceward: a payments system on an SQLite file, with
+// clients and a provider that fail. At the end it counts the charges, and how often each was made.
 //
 //	go run -C demo .
 //
-// It is a module of its own, with a go.work of its own, so that the go command downloads and compiles little more than
-// SQLite. `onceward demo` is the same with all stores, and with metrics.
+// The demo is a separate module with its own go.work, so that the go command downloads and compiles
+// little more than SQLite. `onceward demo` is the same program with all stores, and with metrics.
 package main
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/onceward/onceward/internal/interrupt"
 )
 
-// child is the only argument of a process that another one has started.
+// child is the only argument of a process that another process of the demo has started.
 const child = "child"
 
-// The exit codes of a program that has run: something is broken, or the command line cannot be understood.
+// These are the exit codes: for a problem, and for a command line that is not valid.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -37,13 +37,13 @@ func main() {
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		os.Exit(0)
-	case err != nil: // which the flags have printed
+	case err != nil: // the flags have printed the error
 		os.Exit(exitUsage)
 	}
 	end(rehearsal.Run(first, second, program, config, os.Stdout))
 }
 
-// end ends the program, and says what went wrong.
+// end ends the program, and prints the error.
 func end(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)

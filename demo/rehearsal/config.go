@@ -10,35 +10,36 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 )
 
-// Config is what a user can choose.
+// Config is the user's choices.
 type Config struct {
-	// Store is the URL of the store, which [Program].Servers knows. Default: an SQLite file in the directory.
+	// Store is the URL of the store, for [Program].Servers. Default: an SQLite file in the directory.
 	Store string
-	// Dir keeps the data. Default: a temporary directory, which is removed at the end.
+	// Dir is the directory of the data. Default: a temporary directory, which is removed at the end.
 	Dir string
-	// Addr is where the system listens. Default: a free port, or 127.0.0.1:8080 without a load.
+	// Addr is the address of the system. Default: a free port, or 127.0.0.1:8080 without a load.
 	Addr string
-	// InFlight is what a duplicate of a request in flight gets: conflict, wait or accepted.
+	// InFlight is the answer to a duplicate of a request in flight: conflict, wait or accepted.
 	InFlight string
-	// Payments is how many payments the clients ask for.
+	// Payments is the number of payments that the clients request.
 	Payments int
-	// Seed begins the load and the faults. Default: a random one.
+	// Seed is the seed of the load and the faults. Default: a random seed.
 	Seed uint64
-	// Processes is how many processes serve. One is this one; several are processes of their own, which are killed.
+	// Processes is the number of processes that serve. One means
+	// this process; several are child processes, which are killed.
 	Processes int
-	// NoLoad only serves.
+	// NoLoad means that the demo only serves.
 	NoLoad bool
-	// Unprotected leaves Onceward out.
+	// Unprotected means that the system runs without Onceward.
 	Unprotected bool
 }
 
-// DefaultPayments is how many payments the clients ask for: with their refunds and bookings they take about eight seconds.
+// DefaultPayments is the default of Payments: with their refunds and bookings they take about eight seconds.
 const DefaultPayments = 1200
 
-// DefaultAddr is where the system listens without a load.
+// DefaultAddr is the address of the system without a load.
 const DefaultAddr = "127.0.0.1:8080"
 
-// mostProcesses is more than two cores have a use for.
+// mostProcesses is the largest number of processes. It is more than two cores can use.
 const mostProcesses = 16
 
 func (c *Config) check() error {
@@ -66,17 +67,17 @@ func (c *Config) check() error {
 	return nil
 }
 
-// manualLease is how long an operation of a process that was killed stays in progress where a person looks on.
+// manualLease is the lease of an operation in a demo without a load, in which a person kills the process.
 const manualLease = 15 * time.Second
 
-// timing lets a demo of seconds show what takes minutes in life.
+// timing returns times of seconds for what takes minutes in production.
 func (c *Config) timing() payments.Timing {
 	t := payments.Timing{
 		Arrival: 2 * time.Second,
 		Lease:   2 * time.Second, Call: 500 * time.Millisecond, Look: 200 * time.Millisecond, Backoff: 50 * time.Millisecond,
 	}
 	if c.NoLoad {
-		// A person who wants to kill the process during a call needs time for it, and to see that it is not forgotten.
+		// A person needs time to kill the process during a call, and to see that the operation is not forgotten.
 		t.Call, t.Lease = time.Minute, manualLease
 	}
 	return t

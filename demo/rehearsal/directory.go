@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 )
 
-// directory is where a demo keeps what outlives its processes.
+// directory is the directory of the files that outlive the processes of a demo.
 type directory struct {
 	path      string
 	temporary bool
-	// lock is held open for as long as the directory is in use.
+	// lock is the open lock file, held while the directory is in use.
 	lock *os.File
 }
 
@@ -36,7 +36,7 @@ func openDirectory(path string) (directory, error) {
 	return directory{path: path, lock: file}, nil
 }
 
-// close removes a temporary directory. One that the user has chosen stays, for others to use.
+// close removes a temporary directory. A directory that the user has chosen stays.
 func (d directory) close() error {
 	if d.lock != nil {
 		return d.lock.Close()
@@ -49,14 +49,14 @@ func (d directory) close() error {
 
 func (d directory) file(name string) string { return filepath.Join(d.path, name) }
 
-// secret reads one of the secrets of the system, or makes it at the first start. It stays the same over a restart: with
-// another one no stored answer could be recognised.
+// secret returns one of the system's secrets, which is made at the first start. It stays the
+// same over a restart, because stored answers could not be recognised with another secret.
 func (d directory) secret(name string) ([]byte, error) {
 	secret, _, err := d.keep(name, func() string { return rand.Text() + rand.Text() })
 	return []byte(secret), err
 }
 
-// keep reads a file, or makes it at the first start. It reports whether the file was there.
+// keep returns the content of a file, which is made at the first start. It reports whether the file existed.
 func (d directory) keep(name string, create func() string) (content string, kept bool, err error) {
 	path := d.file(name)
 	found, err := os.ReadFile(path)

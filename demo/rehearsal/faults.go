@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/internal/proc"
 )
 
-// providerFaults is what goes wrong at the provider and on the way there. The look-ups of the system are struck too. A
-// timeout has no delay of its own: it ends when the system gives up.
+// providerFaults returns the faults at the provider and on the way to it. They also affect the
+// look-ups of the system. A timeout has no delay of its own: it ends when the system gives up.
 func providerFaults(seed uint64) provider.Faults {
 	return provider.Faults{Seed: seed, Rules: []provider.Rule{
 		{Kind: provider.TimeoutBefore, Rate: 0.015},
@@ -32,8 +32,8 @@ func providerFaults(seed uint64) provider.Faults {
 	}}
 }
 
-// havoc kills each process once, one after the other, and in the middle pauses one for longer than its lease: when it
-// wakes up, it believes that it still owns what others have taken over.
+// havoc kills each process once, one after the other. In the middle it pauses one process for longer than its
+// lease: when the process resumes, it believes that it still owns operations that other processes have taken over.
 type havoc struct {
 	fleet    *fleet
 	progress func() load.Progress
@@ -42,8 +42,8 @@ type havoc struct {
 	kills, pauses atomic.Int64
 }
 
-// run does its steps spread over the load, and returns when they are done. One process alone is left in peace: it is
-// this one.
+// run executes its steps spread over the load, and returns when they are done.
+// If there is only one process, it does nothing: that process is this one.
 func (h *havoc) run(ctx context.Context) error {
 	if len(h.fleet.members) == 1 {
 		return nil
@@ -82,7 +82,7 @@ func (h *havoc) await(ctx context.Context, part, parts int) bool {
 	}
 }
 
-// kill ends a process in the middle of whatever it does, and puts a new one in its place.
+// kill kills a process, and starts a new one in its place.
 func (h *havoc) kill(ctx context.Context, m *member) error {
 	victim := m.current().(*process)
 	m.retire(ctx)
@@ -93,7 +93,7 @@ func (h *havoc) kill(ctx context.Context, m *member) error {
 	return h.fleet.start(m, func() (runner, error) { return startProcess(h.fleet.program, h.fleet.config) })
 }
 
-// pause stops a process, and lets it go on when its leases have run out.
+// pause pauses a process until its leases have expired.
 func (h *havoc) pause(ctx context.Context, m *member) error {
 	sleeper := m.current().(*process)
 	if err := sleeper.Pause(); err != nil {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// runner is a node, in this process or in one of its own.
+// runner is a node, in this process or in a child process.
 type runner interface {
 	address() string
 	failed() <-chan error
-	// close ends it in order, and at once when the context ends.
+	// close shuts the node down, and kills it when the context ends.
 	close(ctx context.Context) error
 }
 
@@ -22,22 +22,23 @@ type fleet struct {
 	program Program
 	config  nodeConfig
 	members []*member
-	// aim sends the provider's webhooks to a process. There is no balancer in front: they go to the one that started last.
+	// aim sets where the provider sends its webhooks. There is no
+	// load balancer: they go to the process that started last.
 	aim func(url string)
-	// broken tells of a process that has ended by itself.
+	// broken receives the error of a process that ended unexpectedly.
 	broken chan error
 	closed chan struct{}
 }
 
-// member is one place in the fleet, over restarts.
+// member is one place in the fleet, which several processes take one after the other.
 type member struct {
 	mu     sync.Mutex
 	runner runner
-	// past are the counters of the runners before, and last is what the present one showed last.
+	// past is the counters of earlier runners, and last the latest counters of the current runner.
 	past, last map[string]int64
 }
 
-// startFleet starts so many processes; one alone is this process itself.
+// startFleet starts the processes. If the size is one, it is this process.
 func startFleet(
 	ctx context.Context, program Program, config nodeConfig, size int, aim func(url string),
 ) (*fleet, error) {
@@ -56,7 +57,7 @@ func startFleet(
 	return f, nil
 }
 
-// start puts a runner into a place.
+// start starts a runner for a place.
 func (f *fleet) start(m *member, start func() (runner, error)) error {
 	r, err := start()
 	if err != nil {
@@ -70,19 +71,19 @@ func (f *fleet) start(m *member, start func() (runner, error)) error {
 	return nil
 }
 
-// watch reports a runner that ends by itself.
+// watch reports a runner that ends unexpectedly.
 func (f *fleet) watch(r runner) {
 	select {
 	case err := <-r.failed():
 		select {
 		case f.broken <- err:
-		default: // one is enough
+		default: // one error is enough
 		}
 	case <-f.closed:
 	}
 }
 
-// urls are where the fleet can be reached, or could until just now.
+// urls returns the URLs of the fleet. A process may have ended since.
 func (f *fleet) urls() []string {
 	urls := make([]string, len(f.members))
 	for i, m := range f.members {
@@ -97,7 +98,7 @@ func (m *member) current() runner {
 	return m.runner
 }
 
-// counts adds up the counters of all processes that there are and were.
+// counts returns the sums of the counters of all current and earlier processes.
 func (f *fleet) counts(ctx context.Context) map[string]int64 {
 	var all sync.WaitGroup
 	for _, m := range f.members {
@@ -111,10 +112,10 @@ func (f *fleet) counts(ctx context.Context) map[string]int64 {
 	return sum
 }
 
-// lookLimit is how long a process has to show its counters. One that is paused shows none.
+// lookLimit is the time in which a process must return its counters. A paused process returns none.
 const lookLimit = 300 * time.Millisecond
 
-// look reads the counters of the present runner. If it does not answer, those of the last look stand.
+// look reads the counters of the current runner. If it does not answer, the previous counters remain valid.
 func (m *member) look(ctx context.Context) {
 	runner := m.current()
 	counts := make(map[string]int64)
@@ -140,7 +141,7 @@ func (m *member) addTo(sum map[string]int64) {
 	}
 }
 
-// retire keeps the counters of a runner that is about to be replaced.
+// retire keeps the counters of a runner that will be replaced.
 func (m *member) retire(ctx context.Context) {
 	m.look(ctx)
 	m.mu.Lock()
@@ -151,7 +152,7 @@ func (m *member) retire(ctx context.Context) {
 	m.last = nil
 }
 
-// close ends all processes at the same time: in order, or at once when the context ends.
+// close shuts all processes down at the same time, and kills them when the context ends.
 func (f *fleet) close(ctx context.Context) error {
 	close(f.closed)
 	errs := make([]error, len(f.members))
@@ -163,7 +164,7 @@ func (f *fleet) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// observing is apart from the clients, who may use up all of their connections.
+// observing is separate from the clients, which may use all of their connections.
 var observing = &http.Client{Transport: &http.Transport{}}
 
 func getJSON(ctx context.Context, url string, into any) error {

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// step is one thing to try: what it is, the line to type, and what to expect of it.
+// step is one thing to try: its description, the command line, and the expected result.
 type step struct{ say, run, expect string }
 
-// guide says where everything is and what to try. Its keys stay the same over a restart, so that a user who goes on
-// after a crash finds the lines of before.
+// guide prints what there is and what to try. Its keys stay the same over a
+// restart, so that a user who continues after a crash sees the same command lines.
 func (w *world) guide(out io.Writer, url string) error {
 	key, kept, err := w.dir.keep("guide-key", func() string { return strings.ToLower(rand.Text()[:10]) })
 	if err != nil {
@@ -43,7 +43,7 @@ Try it in another terminal, in this order:
 	return nil
 }
 
-// records says where the records are, and how long.
+// records returns where the records are, and how long they are kept.
 func (w *world) records() string {
 	stay := "kept at the end"
 	if w.dir.temporary {
@@ -60,7 +60,7 @@ func (w *world) records() string {
 	}
 }
 
-// show prints the steps, and returns the number that the next one has.
+// show prints the steps, and returns the number for the next step.
 func show(out io.Writer, number int, steps []step) int {
 	for _, s := range steps {
 		fmt.Fprintf(out, "%d. %s Expect %s.\n   %s\n\n", number, s.say, s.expect, s.run)
@@ -71,7 +71,7 @@ func show(out io.Writer, number int, steps []step) int {
 
 const asAlice = "Authorization: Bearer alice"
 
-// post is a curl line.
+// post returns a curl command line.
 func post(url, key, body string) string {
 	return fmt.Sprintf(`curl -s -i %s -H '%s' -H 'Idempotency-Key: %s' -H 'Content-Type: application/json' -d '%s'`,
 		url, asAlice, key, body)
@@ -131,8 +131,8 @@ func (w *world) crashSteps(url, key string) []step {
 	}
 }
 
-// again is the command line that runs the same demo, with further flags in front. It can be pasted into a shell; only a
-// password is left out, which hint then says.
+// again returns the command line that runs the same demo, with further flags. It
+// can be pasted into a shell. Only a password is left out; hint then says so.
 func (w *world) again(flags ...string) (line, hint string) {
 	words := append(w.program.line(), flags...)
 	if w.config.Processes > 1 {
@@ -160,10 +160,10 @@ func (w *world) again(flags ...string) (line, hint string) {
 	return strings.Join(words, " "), hint
 }
 
-// cached is where the go command keeps the programs that it has run.
+// cached matches the paths at which the go command keeps the programs that it has run.
 var cached = regexp.MustCompile(`go-build|[/\\][0-9a-f]{64}-d[/\\]`)
 
-// line is how this program was called. What `go run` has built is gone when the program ends.
+// line returns the command line of this program. A program built by `go run` is removed when it ends.
 func (p Program) line() []string {
 	line := []string{quoted(os.Args[0])}
 	if cached.MatchString(os.Args[0]) {
@@ -177,7 +177,7 @@ func (p Program) line() []string {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// quoted writes a word so that a shell takes it as it is.
+// quoted returns a word in the form in which a shell takes it unchanged.
 func quoted(word string) string {
 	if plainWord.MatchString(word) {
 		return word

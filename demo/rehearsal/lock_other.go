@@ -4,5 +4,5 @@ package rehearsal
 
 import "os"
 
-// lock does nothing: this system is not one on which several demos in one directory were thought of.
+// lock does nothing: several demos in one directory are not detected on this system.
 func lock(*os.File) error { return nil }

@@ -14,12 +14,12 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 )
 
-// tokens are the accounts of the demo by their bearer tokens, which in a demo are the same.
+// tokens are the demo's accounts by their bearer tokens, which in a demo are the same.
 var tokens = map[string]string{"alice": "alice", "bob": "bob"}
 
-// nodeConfig is all that a process needs to know to serve. It goes through JSON to a child process.
+// nodeConfig is the configuration of a process that serves. It is sent to a child process as JSON.
 type nodeConfig struct {
-	// File is the path of an SQLite file. Default: the store is at Place.
+	// File is the path of an SQLite file. Default: none, and the store is at Place.
 	File          string
 	Place         Place
 	Addr          string
@@ -29,7 +29,7 @@ type nodeConfig struct {
 	Timing        payments.Timing
 	InFlight      string
 	Unprotected   bool
-	// Log is the file that warnings are appended to. Default: the standard error.
+	// Log is the file for warnings. Default: the standard error.
 	Log string
 }
 
@@ -38,18 +38,18 @@ type node struct {
 	program Program
 	url     string
 	server  *http.Server
-	// opened is the store as what is closed, and store as what is asked.
+	// opened closes the store, and store queries it.
 	opened io.Closer
 	store  payments.Store
 	system *payments.System
 	log    *os.File
-	// stopWork ends the work in the background, and worked tells that it has ended.
+	// stopWork ends the work in the background, and worked receives its result.
 	stopWork context.CancelFunc
 	worked   chan error
 	broken   chan error
 }
 
-// startNode opens the store and serves. The context is for the start alone: the caller closes the node.
+// startNode opens the store and serves. The context only limits the start: the caller closes the node.
 func startNode(ctx context.Context, program Program, c nodeConfig) (*node, error) {
 	n := &node{program: program, worked: make(chan error, 1), broken: make(chan error, 2)}
 	if err := n.start(ctx, c); err != nil {
@@ -108,7 +108,7 @@ func (n *node) openSystem(ctx context.Context, c nodeConfig, logger *slog.Logger
 	return err
 }
 
-// ofFlag names the flag of a store that was chosen by one.
+// ofFlag returns the name of the flag that selected the store; empty if none did.
 func ofFlag(c nodeConfig) string {
 	if c.File != "" {
 		return ""
@@ -116,7 +116,7 @@ func ofFlag(c nodeConfig) string {
 	return " of --store"
 }
 
-// serve starts what goes on until the node is closed.
+// serve starts the server and the work in the background, which run until the node is closed.
 func (n *node) serve(listener net.Listener, logger *slog.Logger) {
 	n.url = "http://" + listener.Addr().String()
 	n.server = &http.Server{
@@ -141,14 +141,14 @@ func (n *node) serve(listener net.Listener, logger *slog.Logger) {
 
 func (n *node) address() string { return n.url }
 
-// failed tells if the node has ended by itself.
+// failed returns the channel that receives an error if the node ends unexpectedly.
 func (n *node) failed() <-chan error { return n.broken }
 
-// endWithin is how long requests under way, and then a whole process, have to end in order.
+// endWithin is the time in which requests in progress, and then the whole process, must end in order.
 const endWithin = 5 * time.Second
 
-// close lets the requests under way end, then the work in the background, then the store. The requests are cut off when
-// the context ends.
+// close waits for the requests in progress, then ends the work in the background,
+// then closes the store. When the context ends, the requests are cut off.
 func (n *node) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()

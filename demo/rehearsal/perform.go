@@ -23,20 +23,20 @@ var (
 )
 
 const (
-	// newClient is the time between two clients: 200 in a second is what two cores can do with room to spare.
+	// newClient is the time between the starts of two clients: two cores can easily serve 200 in a second.
 	newClient = 5 * time.Millisecond
 	atOnce    = 32
-	// loadLimit bounds the whole load. A client that has no answer by then will not get one.
+	// loadLimit limits the time of the whole load. A client without an answer by then gets none.
 	loadLimit = 3 * time.Minute
 )
 
-// plan is what the clients of a run ask for. All keys of the run begin with its name.
+// plan is the orders of a run's clients. All keys of the run begin with its name.
 type plan struct {
 	run    string
 	orders []load.Order
 }
 
-// plan draws the plan, and announces it before anything else is done.
+// plan draws the orders, and announces them before anything else happens.
 func (w *world) plan(out io.Writer) *plan {
 	run := "run-" + strings.ToLower(rand.Text()[:8])
 	orders := load.Plan(run, w.config.Seed, w.config.Payments)
@@ -55,7 +55,7 @@ func (w *world) plan(out io.Writer) *plan {
 	return &plan{run, orders}
 }
 
-// perform runs the load against the system, and judges what came of it.
+// perform runs the load against the system, and judges the result.
 func (w *world) perform(ctx, hurry context.Context, plan *plan, out io.Writer) error {
 	w.node.Log = w.dir.file("system.log")
 	fleet, err := startFleet(ctx, w.program, w.node, w.config.Processes, w.aim)
@@ -64,7 +64,7 @@ func (w *world) perform(ctx, hurry context.Context, plan *plan, out io.Writer) e
 	}
 	fmt.Fprintf(out, "The records are on %s.\nServed at %s\n\n", w.place.called(), strings.Join(fleet.urls(), " "))
 	evidence, err := w.rehearse(ctx, out, fleet, plan.orders)
-	// Nothing may be done any more when the ledger is read.
+	// Before the ledger is read, nothing may be running that could change it.
 	if err := errors.Join(err, fleet.close(hurry), w.provider.Close()); err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func (w *world) perform(ctx, hurry context.Context, plan *plan, out io.Writer) e
 	}
 }
 
-// rehearse lets the clients, the faults and the havoc loose at the same time, waits until all has settled, and returns
-// what the clients know.
+// rehearse runs the clients, the faults and the havoc at the same time,
+// waits until everything is settled, and returns the clients' notes.
 func (w *world) rehearse(
 	ctx context.Context, out io.Writer, fleet *fleet, plan []load.Order,
 ) (verdict.Evidence, error) {
@@ -125,7 +125,7 @@ func (w *world) rehearse(
 	return evidence, nil
 }
 
-// run is the load, the havoc beside it, and the time until all has settled.
+// run runs the load and the havoc, and waits until everything is settled.
 func (w *world) run(ctx context.Context, watch *watcher) (e verdict.Evidence, err error) {
 	limit, cancel := context.WithTimeout(ctx, loadLimit)
 	defer cancel()
@@ -141,10 +141,10 @@ func (w *world) run(ctx context.Context, watch *watcher) (e verdict.Evidence, er
 	return e, context.Cause(ctx)
 }
 
-// pauseFor is longer than the lease, so that a process that was paused has lost what it believes to own.
+// pauseFor returns a time longer than the lease, so that a process that was paused has lost what it believes it owns.
 func (w *world) pauseFor() time.Duration { return w.config.timing().Lease + time.Second }
 
-// paused says what is done to one process. Without Onceward there is no lease.
+// paused describes what happens to the process that is paused. Without Onceward there is no lease.
 func (w *world) paused() string {
 	if w.config.Unprotected {
 		return fmt.Sprintf("paused for %s", w.pauseFor())
@@ -152,7 +152,7 @@ func (w *world) paused() string {
 	return "paused past its lease"
 }
 
-// repeat says how to run this again, and how much of it will be the same.
+// repeat prints how to run this demo again, and how much of it will be the same.
 func (w *world) repeat(out io.Writer) {
 	line, hint := w.again(fmt.Sprintf("--seed %d", w.config.Seed), fmt.Sprintf("--payments %d", w.config.Payments))
 	if hint != "" {

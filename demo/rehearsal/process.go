@@ -16,8 +16,9 @@ import (
 	"github.com/onceward/onceward/internal/proc"
 )
 
-// Child serves as one process of several. It reads its configuration as one line from in, writes its URL as one line to
-// out, and ends when in does: so it never outlives its parent, on any system. The contexts are as those of [Run].
+// Child serves as one of several processes. It reads its configuration as one line
+// from in, writes its URL as one line to out, and ends when in ends, so that it
+// never outlives its parent on any system. The contexts are like those of [Run].
 func Child(ctx, hurry context.Context, program Program, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	first, err := lines.ReadBytes('\n')
@@ -37,7 +38,7 @@ func Child(ctx, hurry context.Context, program Program, in io.Reader, out io.Wri
 	}
 	orphaned := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, lines) // that it has ended is all that matters
+		_, _ = io.Copy(io.Discard, lines) // only the end matters
 		close(orphaned)
 	}()
 	select {
@@ -48,19 +49,19 @@ func Child(ctx, hurry context.Context, program Program, in io.Reader, out io.Wri
 	return errors.Join(err, n.close(hurry))
 }
 
-// startWithin is how long a child has to serve. Its store may be slow to open.
+// startWithin is the time in which a child must begin to serve. Its store may be slow to open.
 const startWithin = time.Minute
 
-// process is a node in a process of its own.
+// process is a node in a child process.
 type process struct {
 	*proc.Process
 	url    string
 	broken chan error
-	// expected is set before the process is made to end.
+	// expected is set before the process is ended on purpose.
 	expected atomic.Bool
 }
 
-// startProcess runs this program again as a child, and returns when it serves.
+// startProcess runs this program again as a child, and returns when the child serves.
 func startProcess(program Program, config nodeConfig) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -78,7 +79,7 @@ func startProcess(program Program, config nodeConfig) (*process, error) {
 	return p, nil
 }
 
-// introduce tells the child what to do, and learns where it serves.
+// introduce sends the child its configuration, and reads its URL.
 func (p *process) introduce(config nodeConfig) error {
 	encoded, err := json.Marshal(config)
 	if err != nil {
@@ -91,7 +92,7 @@ func (p *process) introduce(config nodeConfig) error {
 	return err
 }
 
-// watch reports a process that ends by itself.
+// watch reports a process that ends unexpectedly.
 func (p *process) watch() {
 	<-p.Done()
 	if !p.expected.Load() {
@@ -103,13 +104,13 @@ func (p *process) address() string { return p.url }
 
 func (p *process) failed() <-chan error { return p.broken }
 
-// kill ends the process as a power cut would.
+// kill kills the process, which stops like in a power cut.
 func (p *process) kill() error {
 	p.expected.Store(true)
 	return p.Kill()
 }
 
-// close asks the process to end, by closing its standard input. When the context ends, it is killed.
+// close closes the standard input of the process, which then ends. When the context ends, the process is killed.
 func (p *process) close(ctx context.Context) error {
 	p.expected.Store(true)
 	ended := make(chan error, 1)

@@ -1,9 +1,9 @@
-// Package rehearsal runs the reference payments system the way it lives in production, only faster and under worse
-// conditions: a provider that fails, clients that lose their connections, processes that are killed. At the end it
-// counts.
+// Package rehearsal runs the reference payments system as in production, only
+// faster and under worse conditions: a provider that fails, clients that lose
+// their connections, processes that are killed. At the end it counts the results.
 //
-// It is what `go run -C demo .` and `onceward demo` have in common. The first knows SQLite alone, and the second hands in
-// the other stores and metrics: see [Program]. It is for these two programs, and promises nothing to others.
+// `go run -C demo .` and `onceward demo` share this package. The former supports only SQLite; the latter adds
+// the other stores and metrics: see [Program]. The package is for these two programs, and has no stable API.
 package rehearsal
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 )
 
-// world is what stands around the system: its data, and its provider.
+// world is the environment of the system: its data, and its provider.
 type world struct {
 	program  Program
 	config   Config
@@ -25,9 +25,9 @@ type world struct {
 	node     nodeConfig
 }
 
-// Run runs a demo to its end, or until the first context ends: then it ends in order, and lets what is under way
-// finish, unless the second one, hurry, ends too. It cleans up in any case. The error is not nil if the demo could not
-// run, was interrupted, or found something broken.
+// Run runs a demo to its end, or until the first context ends. In the latter case it shuts down in
+// order and lets work in progress finish, unless the second context, hurry, ends too. It always
+// cleans up. The error is not nil if the demo could not run, was interrupted, or found a problem.
 func Run(ctx, hurry context.Context, program Program, config Config, out io.Writer) error {
 	if err := config.check(); err != nil {
 		return err
@@ -48,12 +48,12 @@ func Run(ctx, hurry context.Context, program Program, config Config, out io.Writ
 		err = w.perform(ctx, hurry, plan, out)
 	}
 	if err != nil && ctx.Err() != nil {
-		err = errInterrupted // all else follows from it
+		err = errInterrupted // all other errors follow from this
 	}
 	return errors.Join(err, w.close())
 }
 
-// open prepares everything but the system itself. On an error, what there is has to be closed.
+// open prepares everything except the system itself. After an error, the caller still calls close.
 func (w *world) open(ctx context.Context) (err error) {
 	if w.dir, err = openDirectory(w.config.Dir); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (w *world) open(ctx context.Context) (err error) {
 	if !w.config.NoLoad {
 		faults = providerFaults(w.config.Seed)
 	}
-	// The provider ends after the system, whatever ends that.
+	// The provider must outlive the system, so it does not end with this context.
 	w.provider, err = provider.Start(context.WithoutCancel(ctx), provider.Config{
 		LedgerPath: w.ledger(), Dedup: true, Faults: faults,
 	})
@@ -92,12 +92,12 @@ func (w *world) open(ctx context.Context) (err error) {
 
 func (w *world) ledger() string { return w.dir.file("ledger.jsonl") }
 
-// aim sends the provider's webhooks to a URL.
+// aim sets the URL to which the provider sends its webhooks.
 func (w *world) aim(url string) {
 	w.provider.SetWebhook(provider.Webhook{URL: url, Secret: w.node.WebhookSecret})
 }
 
-// close removes what is not to be kept.
+// close closes the provider, and removes what is not to be kept.
 func (w *world) close() error {
 	var errs []error
 	if w.provider != nil {
@@ -123,6 +123,6 @@ func (w *world) serve(ctx, hurry context.Context, out io.Writer) error {
 	case <-ctx.Done():
 	case err = <-n.failed():
 	}
-	w.provider.ClearFaults() // or a request that waits for the provider would hold up the end
+	w.provider.ClearFaults() // otherwise a request that waits for the provider would delay the end
 	return errors.Join(err, n.close(hurry))
 }

@@ -9,19 +9,20 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// openWork is what a system has not brought to an end yet of what its clients have asked for. What it does for itself
-// is left out: a comparison of the ledgers that has met a fault is tried again later, and is not waited for here.
+// openWork is the clients' work that a system has not finished. The system's own work is
+// left out: a comparison of the ledgers that failed is retried later, and is not waited for.
 type openWork struct {
-	// InProgress and Unknown count the clients' operations, and Waiting the charges that were ordered.
+	// InProgress and Unknown are numbers of the clients' operations, and
+	// Waiting is the number of ordered charges that are not made yet.
 	InProgress, Unknown, Waiting int
 }
 
 func (o openWork) quiet() bool { return o == openWork{} }
 
-// openPath is where a node shows its open work, beside the routes of the system.
+// openPath is the path at which a node shows its open work, in addition to the routes of the system.
 const openPath = "/demo/open"
 
-// withOpenWork puts the route of the demo in front of the system.
+// withOpenWork adds the route of the demo to the system.
 func (n *node) withOpenWork(system http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != openPath {
@@ -34,12 +35,12 @@ func (n *node) withOpenWork(system http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(open) // who asked may be gone
+		_ = json.NewEncoder(w).Encode(open) // the client may have left
 	})
 }
 
-// openWork asks the store. What is under way is looked at before what it may leave behind, so that nothing slips
-// through between the looks.
+// openWork queries the store. It counts operations in progress before what
+// they may leave behind, so that nothing is missed between the queries.
 func (n *node) openWork(ctx context.Context) (open openWork, err error) {
 	if open.InProgress, err = n.count(ctx, store.StateInProgress); err != nil {
 		return open, err
@@ -51,7 +52,7 @@ func (n *node) openWork(ctx context.Context) (open openWork, err error) {
 	return open, err
 }
 
-// count counts the operations of the clients in a state. A page is more than there are clients at one time.
+// count counts the clients' operations in a state. One page holds more than there are clients at one time.
 func (n *node) count(ctx context.Context, state store.State) (sum int, err error) {
 	for _, account := range tokens {
 		page, err := n.store.List(ctx, store.Filter{Scope: account, State: state})
@@ -68,8 +69,8 @@ const (
 	settleLook  = 50 * time.Millisecond
 )
 
-// settle waits until nothing of the clients is under way any more: no order to charge waits, nothing is in progress,
-// nothing unknown. The faults go on meanwhile. It returns how it ended, which may be with something left over.
+// settle waits until no work of the clients is left: no ordered charge waits, nothing is in progress,
+// nothing is unknown. The faults continue meanwhile. It returns the work that was left at the end.
 func settle(ctx context.Context, f *fleet) openWork {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()

@@ -18,10 +18,10 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// connectLimit is how long a server has to answer at the start.
+// connectLimit is the time in which a server must answer at the start.
 const connectLimit = 10 * time.Second
 
-// prepare makes what the store needs on its server. On an error there is no store, and nothing to be removed.
+// prepare creates what the store needs on its server. After an error there is no store, and nothing to remove.
 func (w *world) prepare(ctx context.Context, secret []byte) (Place, error) {
 	if w.config.Store == "" {
 		return Place{Kind: "SQLite"}, nil
@@ -39,7 +39,7 @@ func (w *world) prepare(ctx context.Context, secret []byte) (Place, error) {
 	return place, nil
 }
 
-// openStore opens the store in this process, and puts it into the configuration of the system.
+// openStore opens the store in this process, and sets it in the configuration of the system.
 func (n *node) openStore(ctx context.Context, c nodeConfig, config *payments.Config) (io.Closer, error) {
 	if c.File == "" {
 		return n.program.Servers.Open(ctx, c.Place, config)
@@ -52,10 +52,10 @@ func (n *node) openStore(ctx context.Context, c nodeConfig, config *payments.Con
 	return db, nil
 }
 
-// database is SQLite as the system takes a database.
+// database is SQLite as a [payments.Database].
 type database struct{ *sqlite.Store }
 
-// Bind implements [payments.Database]: SQLite takes the parameters as they are.
+// Bind implements [payments.Database]: SQLite takes the parameters unchanged.
 func (database) Bind(statement string) string { return statement }
 
 // Define implements [payments.Database].
@@ -80,8 +80,8 @@ func (database) HasColumn(ctx context.Context, tx *sql.Tx, table, column string)
 // Reads implements [payments.Database].
 func (d database) Reads() *sql.DB { return d.DB() }
 
-// oneLine writes an error without the lines that it repeats: a server is tried in several ways, which mostly fail
-// alike.
+// oneLine joins the lines of an error, without repeated lines: the
+// driver tries a server in several ways, which mostly fail alike.
 func oneLine(err error) string {
 	var parts []string
 	for line := range strings.Lines(err.Error()) {
@@ -92,7 +92,7 @@ func oneLine(err error) string {
 	return strings.Join(parts, " ")
 }
 
-// remove removes what was made on a server. A file goes with its directory.
+// remove removes what was created on a server. A file is removed with its directory.
 func (p Place) remove() error {
 	if p.Drop == nil {
 		return nil
@@ -105,7 +105,7 @@ func (p Place) remove() error {
 	return nil
 }
 
-// called is what people call the store, and where they find it on a server.
+// called returns the name of the store for people, with its place on a server.
 func (p Place) called() string {
 	if p.Where == "" {
 		return p.Kind
@@ -113,7 +113,7 @@ func (p Place) called() string {
 	return p.Kind + " in " + p.Where
 }
 
-// withoutPassword is a URL that can be shown, and whether it was shortened for that.
+// withoutPassword returns a URL that can be shown, and reports whether something was left out.
 func withoutPassword(store string) (shown string, had bool) {
 	parsed, err := url.Parse(store)
 	if err != nil {
@@ -131,6 +131,6 @@ func withoutPassword(store string) (shown string, had bool) {
 	if !had {
 		return store, false
 	}
-	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign as it stands
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign literally
 	return parsed.String(), true
 }

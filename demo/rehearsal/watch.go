@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 )
 
-// watcher shows how the run goes.
+// watcher shows the progress of the run.
 type watcher struct {
 	screen   *screen.Screen
 	load     *load.Load
@@ -22,12 +22,12 @@ type watcher struct {
 	provider *provider.Server
 	havoc    *havoc
 	started  time.Time
-	// doing says what is going on.
+	// doing is the current activity.
 	doing       atomic.Pointer[string]
 	unprotected bool
-	// paused says what is done to one process.
+	// paused describes what happens to one process.
 	paused string
-	// open is what was last seen of the store.
+	// open is the latest known open work.
 	open openWork
 }
 
@@ -79,12 +79,13 @@ func (w *watcher) rows(ctx context.Context, p load.Progress, counts map[string]i
 		{Name: "charges", Value: sum("delivered done"), Means: "payments that the worker has had charged"},
 	}
 	if w.unprotected {
-		return []screen.Row{rows[0], rows[len(rows)-1]} // the others are what Onceward does
+		return []screen.Row{rows[0], rows[len(rows)-1]} // the other rows are about Onceward
 	}
 	return rows
 }
 
-// stillUnknown asks the store. The counters cannot tell: several processes may settle the same at one time.
+// stillUnknown queries the store. The counters would not do:
+// several processes may settle the same operation at one time.
 func (w *watcher) stillUnknown(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
@@ -118,7 +119,7 @@ func (w *watcher) faults(p load.Progress) []screen.Row {
 	return rows
 }
 
-// listFaults says which faults there were, by kind.
+// listFaults prints the numbers of faults, by kind.
 func (w *watcher) listFaults() {
 	w.screen.List("Faults of clients:", list(w.load.Progress().Faults))
 	w.screen.List("Faults of the provider:", list(w.provider.Stats()))

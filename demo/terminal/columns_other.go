@@ -4,5 +4,5 @@ package terminal
 
 import "os"
 
-// columnsOf does not know how to ask.
+// columnsOf returns 0: the width is not known on this system.
 func columnsOf(*os.File) int { return 0 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// columnsOf asks the terminal for its width. It is 0 if the file is none.
+// columnsOf returns the width of the terminal. It is 0 if the file is not a terminal.
 func columnsOf(file *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package terminal reports whether a person looks at the output of a program, and how much room there is for it.
+// Package terminal reports whether a program's output is a terminal, and how wide it is.
 package terminal
 
 import (
@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// usualWidth is how wide a terminal is that does not say it.
+// usualWidth is the assumed width of a terminal whose width is not known.
 const usualWidth = 80
 
-// Is reports whether an input or an output is a terminal. The null device counts as one: nothing is read from it, and
-// what is written to it is not seen.
+// Is reports whether an input or an output is a terminal. The null device counts
+// as a terminal: nothing is read from it, and nobody sees what is written to it.
 func Is(stream any) bool {
 	file, ok := fileOf(stream)
 	if !ok {
@@ -22,7 +22,7 @@ func Is(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// fileOf is the file of a stream, also behind a [Checked].
+// fileOf returns the file of a stream, which may be wrapped by a [Checked].
 func fileOf(stream any) (*os.File, bool) {
 	if checked, ok := stream.(*Checked); ok {
 		stream = checked.out
@@ -31,15 +31,15 @@ func fileOf(stream any) (*os.File, bool) {
 	return file, ok
 }
 
-// Checked is an output that remembers whether all was written, for those who write much and ask at the end. It may be
-// used by several goroutines at once.
+// Checked is an output that remembers the first error, for callers that
+// write often and check at the end. It is safe for concurrent use.
 type Checked struct {
 	out io.Writer
 	mu  sync.Mutex
 	err error
 }
 
-// Check returns out as one that remembers.
+// Check returns a [Checked] that writes to out.
 func Check(out io.Writer) *Checked { return &Checked{out: out} }
 
 // Write implements [io.Writer].
@@ -63,7 +63,7 @@ func (c *Checked) Err() error {
 // Moves reports whether an output is a terminal that can move its cursor.
 func Moves(out io.Writer) bool { return Is(out) && os.Getenv("TERM") != "dumb" }
 
-// Width asks the terminal, then the environment, in which some shells keep it.
+// Width returns the width of the terminal, or else the width in the environment, in which some shells keep it.
 func Width(out io.Writer) int {
 	if file, ok := fileOf(out); ok {
 		if columns := columnsOf(file); columns > 0 {

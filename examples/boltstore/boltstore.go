@@ -1,5 +1,5 @@
-// Package boltstore is an example of a store: records in one bbolt file, in as little code as is safe. Nothing removes
-// what has expired. docs/writing-a-store.md walks through it.
+// Package boltstore is an example of a store: records in one bbolt file, in as little
+// code as is safe. Expired records are not removed. docs/writing-a-store.md explains it.
 package boltstore
 
 import (
@@ -12,7 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Store is a [store.Store] that one process at a time has open.
+// Store is a [store.Store]. Only one process at a time can open it.
 type Store struct {
 	store.Methods
 	db  *bolt.DB
@@ -21,7 +21,7 @@ type Store struct {
 
 var bucket, errNothing = []byte("onceward"), errors.New("nothing to write: roll the transaction back")
 
-// Open opens the file, or makes it. The clock of the store is now, such as time.Now.
+// Open opens the file, or creates it. now is the clock of the store, such as time.Now.
 func Open(file string, now func() time.Time) (*Store, error) {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{Timeout: time.Second})
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *Store) Close() error { return s.db.Close() }
 
 // change applies an event: the record is read, decided on and written in one transaction of the database.
 func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (applied store.Applied, err error) {
-	var refused error // by the state machine, or because the record cannot be read: the database is not to blame
+	var refused error // by the state machine, or because the record cannot be read: not a failure of the database
 	err = s.db.Update(func(tx *bolt.Tx) error {
 		records, name, before := tx.Bucket(bucket), id.AppendBinary(nil), store.Record{}
 		if value := records.Get(name); value != nil {
@@ -48,11 +48,11 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (app
 				return refused
 			}
 		}
-		token, err := records.NextSequence() // never repeats, and is undone with the transaction
+		token, err := records.NextSequence() // never repeats, and is rolled back with the transaction
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		event.Token, applied.Now = int64(token), s.now() // inside of the transaction: the clock follows the decisions
+		event.Token, applied.Now = int64(token), s.now() // read in the transaction, so that the clock is in the order of the decisions
 		applied.Record, applied.Transition, refused = store.Step(before, event, applied.Now)
 		switch applied.Effect {
 		case store.EffectWrite:

@@ -1,8 +1,9 @@
-// Command mcp shows a booking and a payment that a language model makes by calling tools, on a wire that loses replies:
+// Command mcp shows a booking and a payment that a language model
+// makes by calling tools, over a connection that loses replies:
 //
 //	go run ./examples/mcp
 //
-// The part of the model is played by a client that does what a model does when it sees no result: it calls again.
+// The example's client plays the part of the model: when it sees no result, it calls again.
 package main
 
 import (
@@ -26,7 +27,7 @@ func main() {
 	}
 }
 
-// run serves the tools, calls them over a wire that loses replies, and says what came of it.
+// run serves the tools, calls them over a connection that loses replies, and prints the result.
 func run(ctx context.Context, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "onceward-mcp-")
 	if err != nil {
@@ -58,7 +59,7 @@ func run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// serve serves on loopback.
+// serve serves on the loopback interface.
 func serve(server *mcp.Server) (url string, stop func(), err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

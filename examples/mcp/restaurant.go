@@ -13,12 +13,12 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// restaurant takes bookings into its own database, and deposits by a payment provider.
+// restaurant stores bookings in its own database, and takes deposits through a payment provider.
 type restaurant struct {
 	store    *sqlite.Store
 	guard    *onceward.Guard
 	mu       sync.Mutex
-	provider map[string]int // what the provider has charged, by idempotency key
+	provider map[string]int // the provider's charges, by idempotency key
 }
 
 func openRestaurant(ctx context.Context, path string) (*restaurant, error) {
@@ -33,7 +33,7 @@ func openRestaurant(ctx context.Context, path string) (*restaurant, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A service keeps its secret: this one lives for a moment.
+	// A real service keeps its secret. This example needs it only for a moment.
 	guard, err := onceward.New(s, onceward.Config{Secret: []byte(rand.Text())})
 	if err != nil {
 		return nil, err
@@ -51,7 +51,8 @@ type deposit struct {
 	Amount int    `json:"amount" jsonschema:"in cents"`
 }
 
-// server has the two tools. A booking is a write in the guard's transaction; a deposit is a call of another system.
+// server returns a server with the two tools. A booking is written
+// in the guard's transaction; a deposit is a call to another system.
 func (r *restaurant) server() (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "restaurant", Version: "v1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "book_table", Description: "Books a table."}, r.bookTable)
@@ -89,7 +90,7 @@ func (r *restaurant) payDeposit(
 	return said("%s has paid %d.%02d.", in.Guest, in.Amount/100, in.Amount%100), nil, nil
 }
 
-// charge is the provider. It knows a key again, as the better ones do.
+// charge is the provider. It recognises a repeated key, as good providers do.
 func (r *restaurant) charge(key string, amount int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// lossy is a wire that loses the reply to the next call of a tool: the server has done the work, and the client does
-// not see it.
+// lossy is a transport that loses the reply to the next call of a tool: the
+// server has executed the call, and the client does not see the result.
 type lossy struct {
 	out io.Writer
 
 	mu   sync.Mutex
-	lose string // the tool
+	lose string // the tool whose reply is lost next
 }
 
 func (l *lossy) loseNext(tool string) {

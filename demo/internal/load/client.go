@@ -18,26 +18,27 @@ import (
 const (
 	// patience is how long a client waits for one answer.
 	patience = 3 * time.Second
-	// Clients wait between two attempts, and longer each time. They are less patient than Retry-After asks them to be.
+	// The pauses between attempts grow from firstPause to
+	// longestPause. Clients do not wait as long as Retry-After asks.
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
-	// watchPause is the time between two looks at a payment that is to be charged.
+	// watchPause is the time between two checks of a payment that is to be charged.
 	watchPause = 150 * time.Millisecond
 )
 
-// client serves one order from the first request to the last.
+// client handles one order from the first request to the last.
 type client struct {
 	load *Load
 	draw *rand.Rand
 }
 
-// outcome is what one request came to: a definitive answer, or something else.
+// outcome is the result of one request: a definitive answer, or a description of what happened instead.
 type outcome struct {
 	answer *Answer
 	seen   string
 }
 
-// insist asks until there is a definitive answer, or the context ends.
+// insist sends the request until there is a definitive answer or the context ends.
 func (c *client) insist(ctx context.Context, o *Order, path string) Note {
 	note := Note{Order: *o, LastSeen: unasked}
 	for failures := 0; !note.Answered() && ctx.Err() == nil; failures++ {
@@ -53,7 +54,7 @@ func (c *client) insist(ctx context.Context, o *Order, path string) Note {
 	return note
 }
 
-// attempt sends the request, with what goes wrong this time.
+// attempt sends the request, with a fault chosen at random.
 func (c *client) attempt(ctx context.Context, note *Note, path string) {
 	fault := drawFault(c.draw)
 	if fault != "" {
@@ -74,7 +75,7 @@ func (c *client) attempt(ctx context.Context, note *Note, path string) {
 	}
 }
 
-// send sends one request. With a fault the client never sees the answer, if there is one.
+// send sends one request. With a fault, the client never sees the answer.
 func (c *client) send(ctx context.Context, o *Order, path string, fault Fault) outcome {
 	c.load.sent.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -100,12 +101,12 @@ func (c *client) send(ctx context.Context, o *Order, path string, fault Fault) o
 	}
 	defer response.Body.Close()
 	if fault != "" {
-		return outcome{seen: string(fault)} // to close the body unread closes the connection
+		return outcome{seen: string(fault)} // closing the body unread closes the connection
 	}
 	return read(response)
 }
 
-// read makes an outcome of a response.
+// read returns the outcome of a response.
 func read(response *http.Response) outcome {
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
@@ -120,14 +121,14 @@ func read(response *http.Response) outcome {
 	}}
 }
 
-// awaitCharge looks at a payment until it is no longer pending, or the context ends.
+// awaitCharge waits until a payment is no longer pending or the context ends.
 func (c *client) awaitCharge(ctx context.Context, account, location string) {
 	for ctx.Err() == nil && c.pending(ctx, account, location) {
 		backoff.Sleep(ctx, watchPause)
 	}
 }
 
-// pending takes what it cannot see for pending.
+// pending reports whether a payment is pending. A payment that cannot be read counts as pending.
 func (c *client) pending(ctx context.Context, account, location string) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -146,7 +147,7 @@ func (c *client) pending(ctx context.Context, account, location string) bool {
 	return err != nil || response.StatusCode != http.StatusOK || payment.State == "pending"
 }
 
-// Answer is a definitive answer, with all of it that a retry has to get again.
+// Answer is a definitive answer. A retry must get exactly the same answer.
 type Answer struct {
 	Status      int
 	Location    string
@@ -157,11 +158,12 @@ type Answer struct {
 // Note is what a client knows about one order.
 type Note struct {
 	Order
-	// Attempts counts the requests that were sent for it.
+	// Attempts is the number of requests sent for the order.
 	Attempts int
-	// Answers are the definitive answers that differ. There should be one.
+	// Answers are the different definitive answers. There should be one.
 	Answers []Answer
-	// LastSeen is what the last attempt without a definitive answer came to, for an order that got none.
+	// LastSeen is the outcome of the last attempt without a
+	// definitive answer, for an order that got no definitive answer.
 	LastSeen string
 }
 
@@ -181,7 +183,7 @@ func (n *Note) add(outcome outcome) {
 	}
 }
 
-// definitive reports whether a status says how the order ended. All others mean: ask again.
+// definitive reports whether a status is the final result of an order. For other statuses, the client retries.
 func definitive(status int) bool {
 	switch status {
 	case http.StatusAccepted, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly,

@@ -12,30 +12,30 @@ import (
 // Fault is something that goes wrong on the side of a client.
 type Fault string
 
-// The faults of clients.
+// These are the faults of clients.
 const (
-	// LeaveEarly sends the request and hangs up before there can be an answer.
+	// LeaveEarly sends the request and closes the connection before there can be an answer.
 	LeaveEarly Fault = "left before the answer"
-	// CutAnswer hangs up while the answer comes in.
+	// CutAnswer closes the connection while the answer is being received.
 	CutAnswer Fault = "cut off during the answer"
-	// CutRequest loses the connection in the middle of sending.
+	// CutRequest loses the connection while the request is being sent.
 	CutRequest Fault = "cut off while sending"
-	// Overlap sends the request twice at the same moment.
+	// Overlap sends the request twice at the same time.
 	Overlap Fault = "sent twice at once"
-	// AskAgain repeats a request that has been answered.
+	// AskAgain repeats a request that was answered already.
 	AskAgain Fault = "sent again after the answer"
 )
 
-// rates are the chances of the faults that strike an attempt, in the order in which they are drawn.
+// rates are the chances of the faults of an attempt, in the order in which they are drawn.
 var rates = []struct {
 	fault Fault
 	rate  float64
 }{{LeaveEarly, 0.08}, {CutAnswer, 0.05}, {CutRequest, 0.02}, {Overlap, 0.06}}
 
-// askAgainRate is the chance that a client repeats a request that has been answered.
+// askAgainRate is the chance that a client repeats a request that was answered already.
 const askAgainRate = 0.05
 
-// drawFault returns what goes wrong with an attempt: mostly nothing.
+// drawFault returns the fault of an attempt, which is mostly none.
 func drawFault(draw *rand.Rand) Fault {
 	at := draw.Float64()
 	for _, r := range rates {
@@ -47,12 +47,12 @@ func drawFault(draw *rand.Rand) Fault {
 	return ""
 }
 
-// leaveWithin is how long a client that leaves stays at most.
+// leaveWithin is the longest time after which a client with LeaveEarly leaves.
 const leaveWithin = 20 * time.Millisecond
 
 var errCut = errors.New("the connection was cut by the client")
 
-// cutReader gives half of the body, and then fails.
+// cutReader returns half of the body, and then an error.
 type cutReader struct{ rest []byte }
 
 func newCutReader(body []byte) io.Reader { return &cutReader{rest: body[:len(body)/2]} }

@@ -1,6 +1,5 @@
-// Package load is what the demo does to a payments API: clients that ask for payments, refunds and bookings, lose their
-// connections on the way, and ask again with the same key until they have a definitive answer. Each keeps a note of
-// what it asked for and what it was told.
+// Package load puts load on a payments API: clients request payments, refunds and bookings, lose their connections, and
+// retry with the same key until they have a definitive answer. Each client keeps a note of its requests and answers.
 package load
 
 import (
@@ -14,17 +13,17 @@ import (
 
 // Config configures a [Load].
 type Config struct {
-	// Plan is what the clients ask for.
+	// Plan is the orders of the clients.
 	Plan []Order
-	// Seed begins the random sequences of the clients, each of which has its own: what one of them does depends on no
-	// other.
+	// Seed is the seed of the clients' random sequences. Each client has
+	// its own sequence, so that it does not depend on the other clients.
 	Seed uint64
-	// Targets are the base URLs of the processes that serve at this moment. It is asked before each request.
+	// Targets returns the base URLs of the processes that serve at this moment. It is called before each request.
 	Targets func() []string
 	// Every is the time between the starts of two clients.
 	Every time.Duration
-	// AtOnce bounds the clients that are at it. On a machine that is busy the next one waits, as the load is to show
-	// faults and not how slow the machine is.
+	// AtOnce is the largest number of clients that run at the same time. On a busy machine the
+	// next client waits, because the load should show faults and not how slow the machine is.
 	AtOnce int
 	// HTTP sends the requests. Default: a client with enough connections for all of them.
 	HTTP *http.Client
@@ -43,7 +42,7 @@ type Load struct {
 	notes []Note
 }
 
-// New prepares a run.
+// New returns a run that has not started.
 func New(config Config) *Load {
 	if config.HTTP == nil {
 		config.HTTP = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * config.AtOnce}}
@@ -55,8 +54,8 @@ func New(config Config) *Load {
 	return l
 }
 
-// Run lets one client after the other begin, and returns their notes when all have ended. If the context ends first,
-// some notes have no answer.
+// Run starts one client after the other, and returns their notes when all
+// clients have ended. If the context ends first, some notes have no answer.
 func (l *Load) Run(ctx context.Context) []Note {
 	defer l.config.HTTP.CloseIdleConnections()
 	ticker := time.NewTicker(l.config.Every)
@@ -91,7 +90,7 @@ func (l *Load) admit(ctx context.Context, tick <-chan time.Time) bool {
 	}
 }
 
-// serve is the life of one client.
+// serve runs one client.
 func (l *Load) serve(ctx context.Context, index int) {
 	order := &l.config.Plan[index]
 	c := &client{load: l, draw: rand.New(rand.NewPCG(l.config.Seed, uint64(index)+1))}
@@ -113,10 +112,10 @@ func (l *Load) serve(ctx context.Context, index int) {
 	l.keep(c.insist(ctx, order.Refund, location+"/refund"))
 }
 
-// unasked is what is noted of an order that was never sent.
+// unasked is the note on an order that was never sent.
 const unasked = "there was no time to ask"
 
-// keepUnasked notes an order that there was no time for, so that it is missed at the end.
+// keepUnasked notes an order that was not sent in time, so that it is counted as lost at the end.
 func (l *Load) keepUnasked(o *Order) {
 	for ; o != nil; o = o.Refund {
 		l.keep(Note{Order: *o, LastSeen: unasked})
@@ -132,21 +131,21 @@ func (l *Load) keep(note Note) {
 	l.notes = append(l.notes, note)
 }
 
-// target chooses a process for one request.
+// target chooses a process at random for one request.
 func (l *Load) target() string {
 	targets := l.config.Targets()
 	return targets[rand.IntN(len(targets))]
 }
 
-// Progress is how far a run has come.
+// Progress is the progress of a run.
 type Progress struct {
 	// Total and Answered count orders; Sent counts requests.
 	Total, Answered, Sent int
-	// Faults are those of the clients so far.
+	// Faults is the number of faults so far, by kind.
 	Faults map[Fault]int
 }
 
-// Progress returns how far the run has come. It may be called at any time.
+// Progress returns the progress of the run. It may be called at any time.
 func (l *Load) Progress() Progress {
 	return Progress{Total: l.total, Answered: int(l.answered.Load()), Sent: int(l.sent.Load()), Faults: l.faults.all()}
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 )
 
-// Kind is what an order is for.
+// Kind is the kind of an order.
 type Kind string
 
-// The kinds of orders.
+// These are the kinds of orders.
 const (
 	Payment Kind = "payment"
 	Refund  Kind = "refund"
 	Booking Kind = "booking"
 )
 
-// Count says how many there are: 1 payment, 2 payments.
+// Count returns a number of orders in words: 1 payment, 2 payments.
 func (k Kind) Count(n int) string {
 	if n == 1 {
 		return fmt.Sprintf("1 %s", k)
@@ -29,17 +29,17 @@ func (k Kind) Count(n int) string {
 // Order is one thing that a client wants to happen once.
 type Order struct {
 	Kind Kind
-	// Key is the idempotency key, and also the reference by which the provider's ledger knows the order.
+	// Key is the idempotency key, and also the order's reference in the provider's ledger.
 	Key string
 	// Account is the bearer token of the client.
 	Account string
 	Amount  int64
-	// Refund is asked for when the payment is charged. It is nil for most.
+	// Refund is the refund that is requested after the payment is charged. It is nil for most payments.
 	Refund *Order
 }
 
-// In a hundred payments, this many are refunded, this many are of an amount that is declined, and this many bookings
-// come along.
+// Of a hundred payments, refundPercent are refunded and declinedPercent have an amount
+// that is declined. For a hundred payments there are also bookingPercent bookings.
 const (
 	refundPercent   = 8
 	declinedPercent = 2
@@ -48,8 +48,8 @@ const (
 
 var accounts = []string{"alice", "bob"}
 
-// Plan draws the orders of a run. The same seed gives the same orders but for their keys: these begin with the name of
-// the run, because a store may remember the keys of an earlier one.
+// Plan draws the orders of a run. The same seed gives the same orders except for their keys:
+// keys begin with the name of the run, because a store may remember the keys of an earlier run.
 func Plan(run string, seed uint64, payments int) []Order {
 	draw := rand.New(rand.NewPCG(seed, 0))
 	bookings := payments * bookingPercent / 100
@@ -67,7 +67,7 @@ func Plan(run string, seed uint64, payments int) []Order {
 func drawPayment(draw *rand.Rand, key string) Order {
 	o := drawOrder(draw, Payment, key)
 	if o.Amount != provider.DeclinedAmount && draw.IntN(100) < refundPercent {
-		// A part of it, so that a second one would find enough left to succeed.
+		// Only a part is refunded, so that a duplicate would find enough left to succeed.
 		o.Refund = &Order{Kind: Refund, Key: key + "-refund", Account: o.Account, Amount: o.Amount / 3}
 	}
 	return o
@@ -93,7 +93,7 @@ func Asked(plan []Order) map[Kind]int {
 	return asked
 }
 
-// body is what is sent. It is the same for every attempt, or it would not be a retry.
+// body returns the body of the request. It is the same for every attempt, because otherwise it would not be a retry.
 func (o *Order) body() []byte {
 	fields := map[string]any{"reference": o.Key, "amount": o.Amount}
 	switch o.Kind {
@@ -104,7 +104,7 @@ func (o *Order) body() []byte {
 	}
 	body, err := json.Marshal(fields)
 	if err != nil {
-		panic(err) // strings and numbers can be encoded
+		panic(err) // strings and numbers always encode
 	}
 	return body
 }

@@ -1,5 +1,5 @@
-// Package screen shows how a run of the demo goes: as a table that is redrawn in place on a terminal, and as a line now
-// and then anywhere else.
+// Package screen shows the progress of a demo: a table that is redrawn
+// in place on a terminal, or a line every few seconds on other outputs.
 package screen
 
 import (
@@ -16,13 +16,13 @@ import (
 type Row struct {
 	Name  string
 	Value int
-	// Means says in a few words what is counted.
+	// Means is what is counted, in a few words.
 	Means string
 }
 
-// Numbers are what the table shows.
+// Numbers are the contents of the table.
 type Numbers struct {
-	// Doing says what is going on.
+	// Doing is the current activity.
 	Doing string
 	// Done of Total is the progress.
 	Done, Total int
@@ -30,17 +30,17 @@ type Numbers struct {
 	Rows        []Row
 }
 
-// Screen draws. It is not for use by several goroutines at once.
+// Screen draws the table. It is not safe for concurrent use.
 type Screen struct {
 	out      io.Writer
 	terminal bool
 	colour   bool
-	width    func() int // how many columns there are now
-	drawn    int        // the lines that stand on the terminal
-	last     time.Time  // of the last plain line
+	width    func() int // returns the current width
+	drawn    int        // the number of lines on the terminal
+	last     time.Time  // the time of the last plain line
 }
 
-// New makes a screen. It is a terminal's if out is one that can move its cursor, and in colour unless NO_COLOR is set.
+// New returns a screen. It draws if out is a terminal that can move its cursor, in colour unless NO_COLOR is set.
 func New(out io.Writer) *Screen {
 	moves := terminal.Moves(out)
 	return &Screen{
@@ -49,10 +49,10 @@ func New(out io.Writer) *Screen {
 	}
 }
 
-// plainEvery is the time between two lines where there is no terminal.
+// plainEvery is the time between two lines on an output that is not a terminal.
 const plainEvery = 2 * time.Second
 
-// Show draws the numbers over those before. Where there is no terminal, most calls do nothing.
+// Show draws the numbers over the previous ones. On an output that is not a terminal, most calls do nothing.
 func (s *Screen) Show(n Numbers) {
 	switch {
 	case s.terminal:
@@ -63,7 +63,7 @@ func (s *Screen) Show(n Numbers) {
 	}
 }
 
-// End draws the numbers for the last time, and leaves them standing.
+// End draws the numbers for the last time, and leaves them on the screen.
 func (s *Screen) End(n Numbers) {
 	if s.terminal {
 		s.draw(n)
@@ -73,7 +73,7 @@ func (s *Screen) End(n Numbers) {
 	fmt.Fprintln(s.out, line(n))
 }
 
-// List prints a title and items behind it, in as many lines as the terminal needs for them.
+// List prints a title followed by items, in as many lines as the width of the terminal requires.
 func (s *Screen) List(title string, items []string) {
 	text := title
 	width := len(title)
@@ -108,13 +108,13 @@ func (s *Screen) draw(n Numbers) {
 		text.WriteString(l + clearRight + "\n")
 	}
 	s.drawn = len(lines)
-	_, _ = io.WriteString(s.out, text.String()) // a terminal that is gone ends the program by itself
+	_, _ = io.WriteString(s.out, text.String()) // the loss of the terminal ends the program
 }
 
-// piece is a part of a line in one colour, or in none.
+// piece is a part of a line, in one colour or in none.
 type piece struct{ colour, text string }
 
-// table returns the lines of the table. None of them wraps, or the next one could not be drawn over them.
+// table returns the lines of the table. No line wraps, because otherwise the next table could not be drawn over it.
 func (s *Screen) table(n Numbers, width int) []string {
 	status := fmt.Sprintf("  %d of %d answered  %ds  %s", n.Done, n.Total, int(n.Elapsed.Seconds()), n.Doing)
 	lines := []string{s.fit(width, piece{green, bar(n.Done, n.Total)}, piece{"", status}), ""}
@@ -125,8 +125,8 @@ func (s *Screen) table(n Numbers, width int) []string {
 	return lines
 }
 
-// fit makes a line of its pieces, and cuts off what the terminal has no room for. The last column stays free: terminals
-// differ in where the cursor is after it.
+// fit joins the pieces of a line, and cuts it to the width of the terminal. The
+// last column stays free: terminals differ in where the cursor is after it.
 func (s *Screen) fit(width int, pieces ...piece) string {
 	var line strings.Builder
 	room := width - 1
@@ -156,7 +156,7 @@ func bar(done, total int) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", barWidth-full) + "]"
 }
 
-// line says the same in one line.
+// line returns the numbers in one line.
 func line(n Numbers) string {
 	parts := []string{fmt.Sprintf("%3ds  %d of %d answered", int(n.Elapsed.Seconds()), n.Done, n.Total)}
 	for _, r := range n.Rows {

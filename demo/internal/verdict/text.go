@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/demo/internal/load"
 )
 
-// Write prints the verdict for people, down to the sentence that says what to think of it.
+// Write prints the verdict for people. The last line is the sentence.
 func (v *Verdict) Write(out io.Writer) {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "\tasked for\tanswered\tmade\tdeclined\tlost\tmade again\textra\t")
@@ -17,7 +17,7 @@ func (v *Verdict) Write(out io.Writer) {
 		fmt.Fprintf(table, "%ss\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n",
 			r.Kind, r.Asked, r.Answered, r.Made, r.Declined, r.Lost, r.Duplicates, r.Extra)
 	}
-	_ = table.Flush() // who reads the output may be gone; there is no other way to tell
+	_ = table.Flush() // the reader of the output may be gone
 	fmt.Fprint(out, v.explain())
 	fmt.Fprintf(out, "\nAnswers that differed between retries of one key: %d\nOutcomes still unknown: %d\n",
 		v.Differing, v.Unknown)
@@ -27,7 +27,7 @@ func (v *Verdict) Write(out io.Writer) {
 	fmt.Fprintf(out, "\nVerdict: %s\n", v.Sentence())
 }
 
-// Sentence says what became of the run.
+// Sentence returns the verdict in one sentence.
 func (v *Verdict) Sentence() string {
 	if v.Sound() {
 		return "every payment was charged once, and every client was told so."
@@ -56,7 +56,7 @@ func (v *Verdict) Sentence() string {
 	return strings.Join(findings, ";\n  ") + "." + v.cost()
 }
 
-// duplicates says what was made again: how many orders, how often in all, and what it cost.
+// duplicates describes the orders that were executed again: how many, how often in all, and at what cost.
 func duplicates(r Row) string {
 	verb := "charged"
 	if r.Kind == load.Refund {
@@ -70,7 +70,7 @@ func duplicates(r Row) string {
 		r.Kind.Count(r.Duplicates), were, verb, r.Extra, euros(r.Excess))
 }
 
-// explain says what the last two columns count, if there is something in them.
+// explain describes the last two columns, if they are not empty.
 func (v *Verdict) explain() string {
 	for _, r := range v.Rows {
 		if r.Extra > 0 {
@@ -80,7 +80,7 @@ func (v *Verdict) explain() string {
 	return ""
 }
 
-// cost adds up what the duplicates would have cost.
+// cost returns the total cost of the duplicates.
 func (v *Verdict) cost() string {
 	var customers, shop int64
 	for _, r := range v.Rows {
@@ -96,5 +96,5 @@ func (v *Verdict) cost() string {
 	return fmt.Sprintf("\nIn life this would have cost customers %s and the shop %s.", euros(customers), euros(shop))
 }
 
-// euros writes an amount in cents as people do.
+// euros formats an amount in cents.
 func euros(cents int64) string { return fmt.Sprintf("EUR %d.%02d", cents/100, cents%100) }

@@ -1,5 +1,5 @@
-// Package verdict compares what clients were told with what the provider's ledger says was done. It believes no
-// other: not the payments system, and not its store.
+// Package verdict compares the answers that clients received with the provider's
+// ledger. It uses no other source: not the payments system, and not its store.
 package verdict
 
 import (
@@ -13,53 +13,53 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 )
 
-// Evidence is what a run left behind.
+// Evidence is the result of a run.
 type Evidence struct {
-	// Run is what the keys of the run begin with: the ledger may hold those of earlier runs.
+	// Run is the prefix of the run's keys: the ledger may also contain earlier runs.
 	Run    string
 	Ledger []provider.Entry
 	Notes  []load.Note
-	// Unknown counts the operations whose outcome was not known when all was quiet.
+	// Unknown is the number of operations whose outcome was still unknown at the end.
 	Unknown int
 }
 
-// Row is the count of one kind of orders.
+// Row is the result for one kind of orders.
 type Row struct {
 	Kind load.Kind
-	// Asked counts the orders, and Answered those with a definitive answer.
+	// Asked is the number of orders, and Answered the number of orders with a definitive answer.
 	Asked, Answered int
-	// Made counts the charges or refunds, and Declined the orders of which the ledger says that they were declined.
+	// Made is the number of charges or refunds, and Declined the number of orders that the ledger shows as declined.
 	Made, Declined int
-	// Duplicates counts the orders that were made more than once, Extra how often that was beyond the first time, and
-	// Excess is the money that moved by that. What was made is what was asked for and neither declined nor lost, and what
-	// is extra.
+	// Duplicates is the number of orders that were executed more than once, Extra
+	// the number of executions beyond the first, and Excess the money that these
+	// moved. Made equals the orders that were neither declined nor lost, plus Extra.
 	Duplicates, Extra int
 	Excess            int64
-	// Lost counts the orders that were acknowledged and neither made nor declined, and those that were never answered.
+	// Lost is the number of orders that were acknowledged but neither made nor declined, or never answered.
 	Lost int
-	// Wrong counts the orders that were made for another amount, or although the client was told that they were not.
+	// Wrong is the number of orders that were made for another amount, or made although the client got a failure.
 	Wrong int
 }
 
 // Verdict is the outcome of a run.
 type Verdict struct {
 	Rows []Row
-	// Differing counts the orders whose retries got different answers.
+	// Differing is the number of orders whose retries got different answers.
 	Differing int
-	// Unasked counts what the ledger holds under the name of the run and no client asked for.
+	// Unasked is the number of entries in the ledger that belong to the run but to no order.
 	Unasked int
 	Unknown int
-	// Examples say more about the first few findings.
+	// Examples describe the first few findings.
 	Examples []string
 }
 
-// order is what the ledger says about one reference.
+// order is the ledger's entries for one reference.
 type order struct {
 	amounts  []int64
 	declined bool
 }
 
-// Judge makes the verdict.
+// Judge returns the verdict.
 func Judge(e Evidence) *Verdict {
 	v := &Verdict{Unknown: e.Unknown}
 	books := readBooks(e)
@@ -80,7 +80,7 @@ func Judge(e Evidence) *Verdict {
 	return v
 }
 
-// readBooks sorts the ledger by reference.
+// readBooks groups the ledger by reference.
 func readBooks(e Evidence) map[string]order {
 	books := make(map[string]order)
 	for _, entry := range e.Ledger {
@@ -104,7 +104,7 @@ func readBooks(e Evidence) map[string]order {
 	return books
 }
 
-// count judges one order.
+// count adds one order to its row.
 func (v *Verdict) count(row *Row, n *load.Note, found order) {
 	row.Asked++
 	row.Made += len(found.amounts)
@@ -136,7 +136,7 @@ func (v *Verdict) count(row *Row, n *load.Note, found order) {
 	}
 }
 
-// countLost looks for orders that came to nothing, or of which no client was told what they came to.
+// countLost counts orders that were never answered, or acknowledged without an effect.
 func (v *Verdict) countLost(row *Row, n *load.Note, found order) {
 	switch {
 	case !n.Answered():
@@ -157,7 +157,7 @@ func (v *Verdict) example(text string) {
 	}
 }
 
-// short is an answer in as many words as tell it from another.
+// short returns an answer, cut to a length at which answers still differ.
 func short(a load.Answer) string {
 	const longest = 40
 	body := strings.TrimSpace(a.Body)
@@ -177,8 +177,8 @@ func (v *Verdict) Sound() bool {
 	return v.Differing+v.Unasked+v.Unknown == 0
 }
 
-// ReadLedger reads all lines of a provider's ledger, also those about charges that were declined: an order that was
-// declined is not lost. The provider must have ended.
+// ReadLedger reads all lines of a provider's ledger, including declined charges:
+// an order that was declined is not lost. The provider must have ended.
 func ReadLedger(path string) ([]provider.Entry, error) {
 	file, err := os.Open(path)
 	if err != nil {

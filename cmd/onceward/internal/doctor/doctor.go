@@ -171,7 +171,7 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 		return nil, unusable(err)
 	}
 	if _, err := url.Parse(c.Metrics); err != nil {
-		return nil, unusable(errors.New("the URL of the metrics cannot be read")) // the parser's error shows the password
+		return nil, unusable(errors.New("the URL of the metrics cannot be read")) // the error shows the password
 	}
 	c.Timeout = cmp.Or(c.Timeout, 20*time.Second)
 	c.slowWrite, c.arrival = cmp.Or(c.slowWrite, defaultSlowWrite), cmp.Or(c.arrival, defaultArrival)

@@ -395,7 +395,7 @@ func tryDynamoBackups(ctx context.Context, p *dynamo, r *Result) error {
 	var refused smithy.APIError
 	switch {
 	case errors.As(err, &refused):
-		r.saw("the service does not tell of backups: %s", refused.ErrorCode()) // an emulator, or a user without the right
+		r.saw("the service does not tell of backups: %s", refused.ErrorCode()) // an emulator, or a missing right
 		return nil
 	case err != nil:
 		return err
