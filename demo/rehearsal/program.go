@@ -9,7 +9,7 @@ import (
 
 // Program is the program that runs the demo, and what it adds to SQLite and counters.
 type Program struct {
-	// GoRun is the command by which a user runs the program from a clone of the repository, such as "go run -C demo .".
+	// GoRun is the command that runs the program from a clone of the repository, such as "go run -C demo .".
 	GoRun string
 	// Command is the word between the name of the program and the flags. Default: none.
 	Command string

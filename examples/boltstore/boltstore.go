@@ -52,7 +52,7 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (app
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		event.Token, applied.Now = int64(token), s.now() // read in the transaction, so that the clock is in the order of the decisions
+		event.Token, applied.Now = int64(token), s.now() // in the transaction: the clock follows the decisions
 		applied.Record, applied.Transition, refused = store.Step(before, event, applied.Now)
 		switch applied.Effect {
 		case store.EffectWrite:

@@ -10,20 +10,20 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// isOpen reports whether a path needs no token: the provider signs its webhooks, health and metrics are for machines
-// inside, and the policy for those who have no account yet.
+// isOpen reports whether a path needs no token: the provider signs its webhooks, health and
+// metrics are for internal machines, and the policy is also for readers who have no account yet.
 func isOpen(path string) bool {
 	account, ofAccount := strings.CutPrefix(path, "/events/")
 	return path == "/events" || ofAccount && !strings.Contains(account, "/") ||
 		path == "/health" || path == "/counters" || path == "/metrics" || path == policyPath
 }
 
-// challenge says how to authenticate.
+// challenge is the WWW-Authenticate header for requests without a valid token.
 const challenge = `Bearer realm="payments"`
 
 type accountKey struct{}
 
-// authenticate lets no request past without a known token, and notes whose request it is.
+// authenticate rejects requests without a known token, and adds the account to the context.
 func (s *System) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isOpen(r.URL.Path) {
@@ -40,7 +40,8 @@ func (s *System) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// accountOf compares with all tokens, by their hashes, so that the time it takes tells nothing about any of them.
+// accountOf compares the token with all known tokens, by their hashes,
+// so that the time it takes reveals nothing about any of them.
 func (s *System) accountOf(header string) (account string, known bool) {
 	scheme, sent, _ := strings.Cut(header, " ")
 	bearer := strings.EqualFold(scheme, "Bearer")
@@ -54,7 +55,8 @@ func (s *System) accountOf(header string) (account string, known bool) {
 	return account, known
 }
 
-// account is the scope of a request: it comes from authentication, and from nothing that the client could choose.
+// account returns the scope of a request. The scope comes from
+// authentication, and from nothing that the client can choose.
 func (s *System) account(r *http.Request) (string, error) {
 	account, ok := r.Context().Value(accountKey{}).(string)
 	if !ok {
@@ -63,7 +65,7 @@ func (s *System) account(r *http.Request) (string, error) {
 	return account, nil
 }
 
-// accountFrom is account for handlers, which no request reaches without one.
+// accountFrom returns the account for a handler. No request reaches a handler without an account.
 func accountFrom(ctx context.Context) string {
 	account, _ := ctx.Value(accountKey{}).(string)
 	return account

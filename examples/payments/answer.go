@@ -14,7 +14,7 @@ type problem struct {
 	Error string `json:"error"`
 }
 
-// encode writes a value as all answers have it, so that the answer of a refund is the same on whichever way it is made.
+// encode encodes a value like all answers, so that the answer of a refund is the same in whichever way it is made.
 func encode(value any) ([]byte, error) {
 	body, err := json.Marshal(value)
 	return append(body, '\n'), err
@@ -28,19 +28,19 @@ func answer(w http.ResponseWriter, status int, value any) {
 	}
 	w.Header().Set("Content-Type", jsonType)
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that is gone retries
+	_, _ = w.Write(body) // a client that has left retries
 }
 
 func fail(w http.ResponseWriter, status int, detail string) { answer(w, status, problem{detail}) }
 
-// reject answers a request that is not valid. Nothing of it is kept: the corrected one may use the same key.
+// reject answers a request that is not valid. The answer is not stored: the corrected request may use the same key.
 func reject(w http.ResponseWriter, r *http.Request, detail string) {
 	onceward.FromContext(r.Context()).Reject()
 	fail(w, http.StatusBadRequest, detail)
 }
 
-// broken answers for a failure of ours. The log gets the reason; the client only that it may try again, as the reason
-// could name hosts and tables.
+// broken answers after a failure of this system. The reason is only logged,
+// because it could name hosts and tables; the client is asked to retry.
 func (s *System) broken(w http.ResponseWriter, r *http.Request, doing string, err error) {
 	s.config.Logger.ErrorContext(r.Context(), "payments: cannot "+doing, "error", err)
 	fail(w, http.StatusServiceUnavailable, "could not "+doing+"; try again")

@@ -14,14 +14,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// PlaceOrder is what a client asks for when it books.
+// PlaceOrder is a client's request for a booking.
 type PlaceOrder struct {
 	Reference string `json:"reference,omitempty"`
 	Item      string `json:"item"`
 	Price     int64  `json:"price"`
 }
 
-// Booking is what a booking carries from step to step, and what its answer shows.
+// Booking is the data that a booking carries from step to step, and its answer.
 type Booking struct {
 	ID      string `json:"id"`
 	Account string `json:"account"`
@@ -31,27 +31,27 @@ type Booking struct {
 	Charge string `json:"charge,omitempty"`
 	// ChargedAt is the provider's time, in microseconds.
 	ChargedAt int64 `json:"charged_at,omitempty"`
-	// Reason is why the provider refused the charge. It is called as in all answers that are errors.
+	// Reason is why the provider refused the charge. Its name in JSON is the same as in all error answers.
 	Reason string `json:"error,omitempty"`
 }
 
-// bookingsName is that of the operation in stored records.
+// bookingsName is the name of the operation in stored records.
 const bookingsName = "POST /bookings"
 
-// bookingCurrency is that of all prices.
+// bookingCurrency is the currency of all prices.
 const bookingCurrency = "EUR"
 
-// The states of a booking that are not those of a payment.
+// These are the states of a booking that are not states of a payment.
 const (
-	// Reserved is the state of a booking that has its place and is not confirmed yet.
+	// Reserved is the state of a booking that has its place but is not confirmed yet.
 	Reserved  = "reserved"
 	confirmed = "confirmed"
 	refused   = "refused"
 )
 
-// defineBookings says what a booking consists of. Each step is committed with its recovery point: after a crash a
-// retry, or the resumer, goes on behind the last finished one. The provider recognises the key of the charge, so it may
-// be repeated.
+// defineBookings returns the steps of a booking. Each step is committed with its recovery
+// point: after a crash, a retry or the resumer continues after the last finished step.
+// The provider recognises the key of the charge, so that the charge may be repeated.
 func (s *System) defineBookings() *phase.Operation[Booking] {
 	return phase.Must(phase.New(phase.Definition[Booking]{
 		Name: bookingsName,
@@ -73,7 +73,7 @@ func (s *System) bookingHandler() http.Handler {
 	return s.bookings.Handler(s.guard, readBooking)
 }
 
-// readBooking is called once for a key: what it returns is carried on.
+// readBooking is called once for a key. Its result is carried through the steps.
 func readBooking(r *http.Request) (*Booking, error) {
 	var asked PlaceOrder
 	err := json.NewDecoder(r.Body).Decode(&asked)
@@ -89,9 +89,9 @@ func readBooking(r *http.Request) (*Booking, error) {
 	}, nil
 }
 
-// reservePlace takes one place, or ends the booking with an answer if there is none: what it wrote is undone then. A
-// request that comes again when its record has expired finds what it did still there, so it takes no second place, and
-// ends with the answer that it had.
+// reservePlace takes one place, or ends the booking with an answer if there is none; its
+// writes are then rolled back. A request that is repeated after its record has expired finds
+// its earlier writes, so that it takes no second place and returns the earlier answer.
 func (s *System) reservePlace(ctx context.Context, b *Booking) error {
 	asked := b.PlaceOrder
 	reservation, err := s.storage.Reserve(ctx, b)
@@ -109,8 +109,8 @@ func (s *System) reservePlace(ctx context.Context, b *Booking) error {
 	}
 }
 
-// chargeBooking makes one call. A charge that is declined, or refused for good, is carried on to the next step, which
-// gives the place back.
+// chargeBooking makes one call. After a charge that was declined or permanently
+// refused, the booking continues with the next step, which releases the place.
 func (s *System) chargeBooking(ctx context.Context, key string, b *Booking) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timing.Call)
 	defer cancel()
@@ -136,13 +136,13 @@ func (s *System) chargeBooking(ctx context.Context, key string, b *Booking) erro
 	return nil
 }
 
-// charged fills in what the provider did.
+// charged sets the fields that describe the provider's charge.
 func (b *Booking) charged(made provider.Charge) {
 	b.State, b.Charge, b.ChargedAt = chargeState(made), made.ID, made.Created.UnixMicro()
 }
 
-// askAboutBooking is for a booking that was given up, or stopped by a person, while its charge was in doubt. What the
-// provider says settles the charge; the booking itself goes on, and is confirmed by its own step.
+// askAboutBooking settles the charge of a booking that was given up, or stopped by a person, while the charge was in
+// doubt. The provider's answer settles only the charge; the booking itself continues, and is confirmed by its own step.
 func (s *System) askAboutBooking(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	doubt, err := s.bookings.InDoubt(s.guard, rec)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *System) askAboutBooking(ctx context.Context, rec *store.Record) (reconc
 	return reconcile.Step(doubt.Done(made.ID)), nil
 }
 
-// confirmBooking writes down how the charge ended, and gives the place back if no money moved.
+// confirmBooking stores how the charge ended, and releases the place if no money moved.
 func (s *System) confirmBooking(ctx context.Context, b *Booking) error {
 	if b.Moved() {
 		b.State = confirmed

@@ -10,13 +10,14 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// chargesTopic is the topic of the orders to charge a payment.
+// chargesTopic is the topic of orders to charge a payment.
 const chargesTopic = "charges"
 
-// longestPoll bounds the time until a worker sees the messages of another process.
+// longestPoll is the longest time until a worker sees the messages of another process.
 const longestPoll = 500 * time.Millisecond
 
-// newWorker delivers what payments have ordered. Attempts are many, because to give up means that a person has to look.
+// newWorker returns the worker that delivers orders to charge. It makes
+// many attempts, because a person must handle an order that is given up.
 func (s *System) newWorker(rows *sqlStorage) (*outbox.Worker, error) {
 	t := s.config.Timing
 	return outbox.NewWorker(rows.db, outbox.WorkerConfig{
@@ -30,8 +31,8 @@ func (s *System) newWorker(rows *sqlStorage) (*outbox.Worker, error) {
 	})
 }
 
-// charge has the provider charge a payment. It may run again after it succeeded, if its process died before that was
-// written down: the downstream key is the same then, and the provider answers with the charge that it has.
+// charge charges a payment at the provider. It may run again after a success, if its process died before the
+// success was stored: the downstream key is then the same, and the provider returns the existing charge.
 func (s *System) charge(ctx context.Context, rows *sqlStorage, d *outbox.Delivery) (outbox.Result, error) {
 	var p Payment
 	if err := json.Unmarshal(d.Payload, &p); err != nil {
@@ -42,7 +43,7 @@ func (s *System) charge(ctx context.Context, rows *sqlStorage, d *outbox.Deliver
 		return outbox.Result{}, outbox.Permanent(err) // a dead letter, for a person
 	}
 	if err != nil {
-		return outbox.Result{}, err // tried again later
+		return outbox.Result{}, err // the outbox retries it
 	}
 	return outbox.Result{
 		ProviderID: made.ID,
@@ -50,7 +51,7 @@ func (s *System) charge(ctx context.Context, rows *sqlStorage, d *outbox.Deliver
 	}, nil
 }
 
-// callCharge makes the call. A card that is declined is an answer, not a failure.
+// callCharge makes the call. A declined card is an answer, not a failure.
 func (s *System) callCharge(ctx context.Context, key string, p *Payment) (provider.Charge, error) {
 	made, err := s.provider.Charge(ctx, key, provider.ChargeRequest{
 		Amount: p.Amount, Currency: p.Currency, Reference: p.Reference, Metadata: map[string]string{"payment": p.ID},
@@ -62,7 +63,7 @@ func (s *System) callCharge(ctx context.Context, key string, p *Payment) (provid
 	return made, err
 }
 
-// charging is what a worker without an outbox charges with.
+// charging returns what a worker without an outbox needs to charge payments.
 func (s *System) charging() Charging {
 	return Charging{
 		Charge: func(ctx context.Context, key string, p *Payment) (refused string, err error) {

@@ -11,24 +11,25 @@ import (
 	"github.com/onceward/onceward/reconcile/ledger"
 )
 
-// book is one of the provider's books, and ours of the same.
+// book is one of the provider's books, with this system's entries for it.
 type book struct {
 	name        string
 	there, here ledger.Source
 }
 
-// books are those that are compared.
+// books returns the books that are compared.
 func (s *System) books() []book {
 	return []book{{"charges", s.chargesThere, s.chargesHere}, {"refunds", s.refundsThere, s.refundsHere}}
 }
 
-// Comparisons names the runs of the comparisons as operations. One whose node was lost is for the comparer alone to go
-// on with.
+// Comparisons are the names of the comparisons as operations. If the node of
+// a comparison is lost, only the comparer may continue it, not the resumer.
 var Comparisons = []string{"ledger comparison charges", "ledger comparison refunds"}
 
-// Comparers compare the provider's books with ours, on a timer. They are the last line: what all else has missed shows
-// up here, as a finding that the counters and the log tell of. Those that [System.Work] runs have no prefix; others
-// compare the same books apart from them, from another time on or in windows of another length.
+// Comparers returns workers that compare the provider's books with this system's books, at
+// intervals. They are the last line of defence: they find what everything else has missed, and the
+// counters and the log show their findings. The comparers that [System.Work] runs have no prefix. A
+// caller can run other comparers of the same books, with their own prefix, start time or interval.
 func (s *System) Comparers(prefix string, since time.Time, interval time.Duration) (all []*ledger.Comparer, err error) {
 	t := s.config.Timing
 	for _, b := range s.books() {
@@ -45,10 +46,10 @@ func (s *System) Comparers(prefix string, since time.Time, interval time.Duratio
 	return all, nil
 }
 
-// pageSize is how many charges or refunds are asked for at a time.
+// pageSize is the number of charges or refunds that are requested at a time.
 const pageSize = 100
 
-// chargesThere lists what the provider has. Its ids are in the order of time, and so is the list.
+// chargesThere lists the provider's charges. Their ids are in the order of time, and so is the list.
 func (s *System) chargesThere(ctx context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
 	return there(w, after, func(after string) ([]ledger.Entry, bool, error) {
 		page, err := s.provider.List(ctx, w.From, after, pageSize)
@@ -56,7 +57,7 @@ func (s *System) chargesThere(ctx context.Context, w ledger.Window, after string
 	})
 }
 
-// refundsThere is the same for refunds.
+// refundsThere lists the provider's refunds.
 func (s *System) refundsThere(ctx context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
 	return there(w, after, func(after string) ([]ledger.Entry, bool, error) {
 		page, more, err := s.provider.ListRefunds(ctx, w.From, after, pageSize)
@@ -64,7 +65,7 @@ func (s *System) refundsThere(ctx context.Context, w ledger.Window, after string
 	})
 }
 
-// there lists the entries of one page after the other, up to the end of the window.
+// there lists the entries of all pages, up to the end of the window.
 func there(w ledger.Window, after string, list func(after string) (page []ledger.Entry, more bool, err error),
 ) iter.Seq2[ledger.Entry, error] {
 	return func(yield func(ledger.Entry, error) bool) {
@@ -103,16 +104,17 @@ func entryOfRefund(r provider.Refund) ledger.Entry {
 	return ledger.Entry{Key: r.ID, Value: refundValue(r.Amount), At: r.Created, Note: r.Reference}
 }
 
-// chargeValue is what has to be the same on both sides.
+// chargeValue returns the part of a charge that must be equal on both sides.
 func chargeValue(amount int64, currency, state string) string {
 	return fmt.Sprintf("%d %s %s", amount, currency, state)
 }
 
-// refundValue is the same of a refund.
+// refundValue returns the part of a refund that must be equal on both sides.
 func refundValue(amount int64) string { return fmt.Sprint(amount) }
 
-// chargesHere lists what we have written down, of payments and bookings. Both sides have to be in the byte order of the
-// ids: those of this provider are digits of one length, which every database sorts so. Others may need a collation.
+// chargesHere lists the stored charges, of payments and bookings. Both sides must
+// be in the byte order of the ids. This provider's ids have digits of one length,
+// so that every database sorts them like this. Other ids may need a collation.
 func (s *System) chargesHere(ctx context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
 	return s.here(ctx, scanCharge, `
 		SELECT charge, amount, currency, state, charged_at, id FROM (
@@ -124,7 +126,7 @@ func (s *System) chargesHere(ctx context.Context, w ledger.Window, after string)
 		after, bookingCurrency, after, w.From.UnixMicro(), w.To.UnixMicro())
 }
 
-// refundsHere is the same for refunds.
+// refundsHere lists the stored refunds.
 func (s *System) refundsHere(ctx context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
 	return s.here(ctx, scanRefund, `SELECT id, amount, made_at, payment FROM refund
 		WHERE id > $1 AND made_at >= $2 AND made_at < $3 ORDER BY id`,

@@ -15,7 +15,8 @@ import (
 	"github.com/onceward/onceward/reconcile/webhook"
 )
 
-// Counters count what the engine does in this process. They are an [onceward.Observer], and show themselves as JSON.
+// Counters count the engine's events in this process. They are an
+// [onceward.Observer], and a handler that returns them as JSON.
 type Counters struct {
 	next []onceward.Observer
 
@@ -23,7 +24,7 @@ type Counters struct {
 	counts map[string]int64
 }
 
-// newCounters returns counters that tell others too; those that are nil are left out.
+// newCounters returns counters that pass events to further observers. Nil observers are left out.
 func newCounters(next ...onceward.Observer) *Counters {
 	next = slices.DeleteFunc(next, func(o onceward.Observer) bool { return o == nil })
 	return &Counters{next: next, counts: make(map[string]int64)}
@@ -45,7 +46,7 @@ func (c *Counters) add(name string, n int64) {
 	c.counts[name] += n
 }
 
-// Counts returns the counters as they stand.
+// Counts returns the current counters.
 func (c *Counters) Counts() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +58,7 @@ func (c *Counters) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, c.Counts())
 }
 
-// counted says which counter an event belongs to, and how much it counts.
+// counted returns the counter of an event, and how much the event adds to it.
 func counted(e onceward.ObserverEvent) (name string, n int64) {
 	switch e := e.(type) {
 	case onceward.DecidedEvent:

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// openWork is what health shows. Times are those of the store: the clock of this process may be another, so how long
-// ago they were is not for it to say (S3).
+// openWork is the answer of health. Its times come from the store's clock. This
+// process does not convert them to ages, because its own clock may differ (S3).
 type openWork struct {
 	Records  openRecords  `json:"records"`
 	Messages OpenMessages `json:"messages"`
 }
 
 type openRecords struct {
-	// ByState counts by the names of the states.
+	// ByState counts records by the names of their states.
 	ByState map[string]int64 `json:"by_state"`
-	// DeadLetters counts the unknown records that wait for a person.
+	// DeadLetters counts the unknown records that need a person.
 	DeadLetters   int64     `json:"dead_letters"`
 	OldestUnknown time.Time `json:"oldest_unknown,omitzero"`
-	// LostOwners counts the records in progress that nobody works on.
+	// LostOwners counts the records in progress without a living owner.
 	LostOwners      int64     `json:"lost_owners"`
 	OldestLostOwner time.Time `json:"oldest_lost_owner,omitzero"`
 }
 
-// health says whether the store answers, and how much is open in it. It is for load balancers and people.
+// health reports whether the store answers, and how much work is open in it. It is for load balancers and people.
 func (s *System) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.Timing.Call)
 	defer cancel()

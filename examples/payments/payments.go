@@ -12,40 +12,40 @@ import (
 	"unicode"
 )
 
-// Order is what a client asks for. It is apart from [Payment], so that no client can ask for a state or an account.
+// Order is a client's request. It is separate from [Payment], so that no client can set a state or an account.
 type Order struct {
-	// Reference is the client's own name for what is paid.
+	// Reference is the client's own name for the payment.
 	Reference string `json:"reference,omitempty"`
 	Customer  string `json:"customer"`
 	Amount    int64  `json:"amount"`
 	Currency  string `json:"currency"`
 }
 
-// Payment is what the API stores and shows.
+// Payment is what the API stores and returns.
 type Payment struct {
 	ID      string `json:"id"`
 	Account string `json:"account"`
 	Order
 	// State is pending, charged or declined.
 	State string `json:"state"`
-	// Charge is the provider's id.
+	// Charge is the provider's ID.
 	Charge    string `json:"charge,omitempty"`
 	CreatedAt string `json:"created_at"`
 }
 
-// The states of a payment.
+// These are the states of a payment.
 const (
 	pending  = "pending"
 	charged  = "charged"
 	declined = "declined"
 )
 
-// maxAmount is also what the table allows.
+// maxAmount is also the limit of the table.
 const maxAmount = 100_000_000
 
 var currencyCode = regexp.MustCompile(`^[A-Z]{3}$`)
 
-// check says what is wrong with an order.
+// check returns an error for an order that is not valid.
 func (o *Order) check() error {
 	switch {
 	case o.Customer == "":
@@ -61,7 +61,8 @@ func (o *Order) check() error {
 	}
 }
 
-// isPlain refuses texts that a database or the provider could refuse later, when money has moved already.
+// isPlain reports whether a database and the provider accept a text:
+// they could otherwise refuse it later, after money has moved.
 func isPlain(text string) bool {
 	return len(text) <= 200 && !strings.ContainsFunc(text, unicode.IsControl)
 }
@@ -75,12 +76,13 @@ func decodeOrder(r *http.Request) (o Order, err error) {
 	return o, o.check()
 }
 
-// keyReused is for a key that comes back with another body after its record has expired. Before that Onceward says so.
+// keyReused is the error for a key that is reused with another body
+// after its record has expired. Before that, Onceward reports it.
 const keyReused = "the key was used for something else"
 
-// createPayment runs inside the transaction that also holds its claim and its answer: the payment, the order to charge
-// it and the answer come into being together, once, or not at all. The provider is not called here, because what it
-// does cannot be rolled back.
+// createPayment runs inside the transaction that also contains its claim and its answer:
+// the payment, the order to charge it and the answer are stored together, once, or not
+// at all. The provider is not called here, because its effects cannot be rolled back.
 func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 	order, err := decodeOrder(r)
 	if err != nil {
@@ -103,7 +105,7 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, p)
 }
 
-// newPayment is what becomes of an order.
+// newPayment returns the payment for an order.
 func newPayment(ctx context.Context, o Order) *Payment {
 	return &Payment{
 		ID: newID(ctx, "pay"), Account: accountFrom(ctx), Order: o, State: pending,
@@ -111,10 +113,10 @@ func newPayment(ctx context.Context, o Order) *Payment {
 	}
 }
 
-// timeLayout has all digits, so that texts are in the order of times.
+// timeLayout always has all digits, so that texts sort in the order of times.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
 
-// listPayments shows the caller's latest payments.
+// listPayments returns the caller's latest payments.
 func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
 	payments, err := s.storage.Payments(r.Context(), accountFrom(r.Context()))
 	if err != nil {
@@ -124,7 +126,7 @@ func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, payments)
 }
 
-// showPayment shows one of the caller's payments, as it stands now.
+// showPayment returns one of the caller's payments, in its current state.
 func (s *System) showPayment(w http.ResponseWriter, r *http.Request) {
 	p, err := s.storage.Payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
 	switch {

@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// retention is how long an answer is kept. The guard is told it, and so are clients, in the same words.
+	// retention is how long an answer is stored. The guard and the policy for clients use this constant.
 	retention = 24 * time.Hour
-	// policyPath is where clients read about keys.
+	// policyPath is the path of the page about keys, for clients.
 	policyPath = "/idempotency"
 )
 
-// policy is what the draft of Idempotency-Key calls the expiration policy, for those who write clients.
+// policy is the expiration policy that the draft of Idempotency-Key requires, for developers of clients.
 var policy = fmt.Sprintf(`<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><title>Idempotency keys of this API</title></head>
@@ -39,10 +39,10 @@ application/problem+json. The request may be sent again with the same key where 
 func showPolicy(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "public, max-age=3600")
-	_, _ = w.Write([]byte(policy)) // a client that is gone does not read it
+	_, _ = w.Write([]byte(policy)) // a client that has left does not read it
 }
 
-// linkPolicy tells every client where the policy is. What is set before the guard is no part of a stored answer.
+// linkPolicy adds a link to the policy. Header fields that are set before the guard are not part of a stored answer.
 func linkPolicy(w http.ResponseWriter) {
 	w.Header().Add("Link", "<"+policyPath+`>; rel="service-doc"; type="text/html"`)
 }

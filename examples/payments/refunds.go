@@ -12,10 +12,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// refundStep names the one call to the provider, for its downstream key.
+// refundStep is the name of the only call to the provider, for its downstream key.
 const refundStep = "refund"
 
-// Refund is what the API answers with.
+// Refund is the answer to a refund.
 type Refund struct {
 	ID        string `json:"id"`
 	Account   string `json:"account"`
@@ -24,8 +24,8 @@ type Refund struct {
 	Amount    int64  `json:"amount"`
 }
 
-// refundPayment calls the provider while the client waits. The reservation was durable before it began, so a crash at
-// any point leaves a record that says so, and no retry refunds again before it is known what happened.
+// refundPayment calls the provider while the client waits. The reservation was durable before the call, so
+// that a crash at any point leaves a record of it, and no retry refunds again before the outcome is known.
 func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Amount    int64  `json:"amount"`
@@ -50,22 +50,22 @@ func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
 		s.broken(w, r, "read the payment", err)
 		return
 	case p.State != charged:
-		op.NotExecuted() // it may be charged when the client asks again, so this answer is not kept
+		op.NotExecuted() // it may be charged by the next retry, so this answer is not stored
 		fail(w, http.StatusConflict, "the payment is "+p.State+": only one that is charged can be refunded")
 		return
 	}
 	s.callRefund(w, r, p, provider.RefundRequest{Charge: p.Charge, Amount: asked.Amount, Reference: asked.Reference})
 }
 
-// callRefund makes the call, and says what its outcome means.
+// callRefund makes the call, and reports the meaning of its outcome.
 func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, request provider.RefundRequest) {
 	op := onceward.FromContext(r.Context())
 	if err := op.CheckLease(); err != nil {
-		op.NotExecuted() // the process was paused for so long that another attempt may be at it
+		op.NotExecuted() // the process was paused for so long that another attempt may be running
 		s.broken(w, r, "begin in time", err)
 		return
 	}
-	if err := op.Carry(r.Context(), p.ID); err != nil { // for settleRefund, should the outcome be unknown
+	if err := op.Carry(r.Context(), p.ID); err != nil { // for settleRefund, if the outcome is unknown
 		op.NotExecuted()
 		s.broken(w, r, "note the refund", err)
 		return
@@ -74,7 +74,7 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 	defer cancel()
 	made, err := s.provider.Refund(ctx, op.DownstreamKey(refundStep), request)
 	if reason, final := finalRefusal(err); final {
-		fail(w, http.StatusUnprocessableEntity, reason) // an answer that is kept: it can never be refunded
+		fail(w, http.StatusUnprocessableEntity, reason) // this answer is stored: it can never be refunded
 		return
 	}
 	var notNow *provider.RefusedError
@@ -84,13 +84,13 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 		s.broken(w, r, "have it refunded", notNow)
 	case err != nil:
 		op.SetReason(err.Error())
-		op.Unknown() // it cannot be told from here, but the webhook or the poller will; Onceward answers that it is unknown
+		op.Unknown() // the webhook or the poller will settle it; Onceward answers that the outcome is unknown
 	default:
 		s.answerRefund(w, r, p.ID, made)
 	}
 }
 
-// answerRefund writes a refund down that was made. If that fails the poller does it.
+// answerRefund stores a refund that was made. If this fails, the poller does it.
 func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, payment string, made provider.Refund) {
 	op := onceward.FromContext(r.Context())
 	op.SetProviderID(made.ID)
@@ -102,12 +102,12 @@ func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, payment st
 	answer(w, http.StatusCreated, refundOf(accountFrom(r.Context()), payment, made))
 }
 
-// refundOf is the answer to a refund that was made, no matter which part of the system gives it.
+// refundOf returns the answer to a refund that was made, whichever part of the system gives it.
 func refundOf(account, payment string, made provider.Refund) Refund {
 	return Refund{ID: made.ID, Account: account, Payment: payment, Reference: made.Reference, Amount: made.Amount}
 }
 
-// settleRefund makes the answer of a refund whose outcome was unknown: the same that the handler would have given.
+// settleRefund returns the answer of a refund whose outcome was unknown: the same answer as from the handler.
 func (s *System) settleRefund(ctx context.Context, rec *store.Record, made provider.Refund) (reconcile.Answer, error) {
 	payment, err := onceward.Carried[string](rec)
 	if err != nil {

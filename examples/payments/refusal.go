@@ -7,12 +7,12 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 )
 
-// finalRefusal returns the reason if the provider has refused for good: to ask the same again would only be refused
-// again. That is an answer of its own in the four hundreds, unless it speaks of the moment: too late, too early, too
-// often, a call with the same key that is still under way, or credentials of ours that an operator has to renew.
+// finalRefusal returns the reason if the provider has permanently refused a request: the same request would only be
+// refused again. Such a refusal has a status in the four hundreds. Statuses about the moment do not count: too late,
+// too early, too often, a call with the same key that is still in progress, or credentials that an operator must renew.
 //
-// The reason holds for earlier calls with the same key as well, of which it is not known whether they came through: had
-// one of them been made, the provider would have answered with it.
+// The reason also covers earlier calls with the same key whose outcome is not
+// known: if one of them had succeeded, the provider would have returned its result.
 func finalRefusal(err error) (reason string, final bool) {
 	var no *provider.RefusedError
 	if !errors.As(err, &no) || no.Status/100 != 4 {

@@ -14,12 +14,12 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// providerSource names the provider as a sender of webhooks.
+// providerSource is the provider's name as a sender of webhooks.
 const providerSource = "provider"
 
-// newPoller settles refunds whose outcome is unknown, and charges of bookings. The provider recognises our key, so that
-// "not found" means that the call was not made, once no request can be on its way any more: should one arrive all the
-// same, it and the retry are one to the provider.
+// newPoller returns the poller that settles refunds with an unknown outcome, and charges of bookings. The provider
+// recognises the key. "Not found" therefore means that the call was not made, after a time in which no request can
+// still be on its way. If a request arrives later anyway, the provider treats it and the retry as one.
 func (s *System) newPoller() (*reconcile.Poller, error) {
 	t := s.config.Timing
 	rules := map[string]reconcile.Rule{"POST /payments/{id}/refund": {
@@ -35,7 +35,7 @@ func (s *System) newPoller() (*reconcile.Poller, error) {
 	})
 }
 
-// askAboutRefund looks the refund up by the key that was sent along.
+// askAboutRefund looks up the refund by the key that was sent with it.
 func (s *System) askAboutRefund(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	key, err := s.guard.DownstreamKey(rec, refundStep)
 	if err != nil {
@@ -52,8 +52,8 @@ func (s *System) askAboutRefund(ctx context.Context, rec *store.Record) (reconci
 	}
 }
 
-// readRefundEvent makes the same answer of what the provider has told by itself. What came with the secret of an
-// account may be of the account's own making: it is a hint to ask, and nothing that it says is written down.
+// readRefundEvent returns the same answer from the provider's webhook. An event signed with the secret of
+// an account may be made by the account itself: it only causes a look-up, and nothing in it is stored.
 func (s *System) readRefundEvent(
 	ctx context.Context, rec *store.Record, externals []store.ExternalEvent,
 ) (reconcile.Answer, error) {
@@ -71,8 +71,8 @@ func (s *System) readRefundEvent(
 	return s.settleRefund(ctx, rec, *event.Data.Refund)
 }
 
-// newReceiver takes the provider's webhooks. The account at the provider is the system's own and no customer has its
-// secret, so that its events settle records of every scope.
+// newReceiver returns the receiver of the provider's webhooks. The account at the provider is the
+// system's own, and no customer has its secret, so that its events settle records of every scope.
 func (s *System) newReceiver() (http.Handler, error) {
 	scheme, err := newScheme(s.config.WebhookSecret)
 	if err != nil {
@@ -83,8 +83,9 @@ func (s *System) newReceiver() (http.Handler, error) {
 	return webhook.New(s.store, config)
 }
 
-// newTenants takes the webhooks of accounts that are the provider's customers themselves. Each can have its secret
-// seen, and so says whatever it likes: it is heard about its own records alone, and the provider is asked about those.
+// newTenants returns the receiver of webhooks for accounts that are the provider's
+// own customers. Such an account can see its secret, and so can forge events: its
+// events only concern its own records, and the provider is asked about them.
 func (s *System) newTenants() (http.Handler, error) {
 	schemes := make(map[string]webhook.Scheme)
 	for account, secret := range s.config.WebhookSecrets {
@@ -111,8 +112,9 @@ func newScheme(secret string) (webhook.Scheme, error) {
 	})
 }
 
-// receiving is what all receivers have in common. An event is kept first and applied second, so that one which comes
-// before our own commit is not lost. Charges are followed up by the outbox, which repeats them until they are answered.
+// receiving returns the common configuration of all receivers. An event is stored before
+// it is applied, so that an event which arrives before our own commit is not lost. Events
+// about charges are not needed: the outbox repeats charges until they are answered.
 func (s *System) receiving() webhook.Config {
 	return webhook.Config{
 		Source: providerSource, Apply: s.poller.Apply,

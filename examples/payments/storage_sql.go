@@ -11,11 +11,11 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// sqlStorage is rows of a database. What is to be charged goes through the outbox.
+// sqlStorage stores the system's data in a database. Orders to charge go through the outbox.
 type sqlStorage struct {
 	db  Database
 	box *outbox.Outbox
-	// mySQL says that the tables are declared as MySQL has them.
+	// mySQL means that the tables are declared as MySQL requires.
 	mySQL bool
 }
 
@@ -48,7 +48,7 @@ func (b *sqlStorage) OrderCharge(ctx context.Context, p *Payment) error {
 	return err
 }
 
-// notePaymentCharged writes down what became of a payment, in the transaction that ends its message.
+// notePaymentCharged stores the result of a payment, in the transaction that finishes its message.
 func (b *sqlStorage) notePaymentCharged(ctx context.Context, id string, made provider.Charge) error {
 	changed, err := rowsChanged(onceward.Tx(ctx).ExecContext(ctx,
 		b.db.Bind(`UPDATE payment SET state = $1, charge = $2, charged_at = $3 WHERE id = $4`),
@@ -74,7 +74,7 @@ func (b *sqlStorage) Payment(ctx context.Context, account, id string) (*Payment,
 	return &found[0], nil
 }
 
-// find reads the payments that a condition chooses.
+// find returns the payments that match a condition.
 func (b *sqlStorage) find(ctx context.Context, where string, args ...any) ([]Payment, error) {
 	query := b.db.Bind(`SELECT ` + paymentColumns + ` FROM payment WHERE ` + where)
 	rows, err := b.db.Reads().QueryContext(ctx, query, args...)

@@ -21,61 +21,61 @@ import (
 
 // Config configures a [System]. Database or Items, Secret, Tokens, Provider and WebhookSecret are required.
 type Config struct {
-	// Database keeps the records and the tables of the system.
+	// Database is the store of the records and of the system's tables.
 	Database Database
-	// MySQL says that Database is MySQL or MariaDB, whose tables are declared in another way. Default: it is SQLite or
-	// PostgreSQL.
+	// MySQL means that Database is MySQL or MariaDB, whose tables
+	// are declared differently. Default: it is SQLite or PostgreSQL.
 	MySQL bool
-	// Items keeps records and tables on a store without SQL instead. There is no outbox there, and no comparison of ledgers.
+	// Items replaces Database by a store without SQL, which has no outbox and no comparison of ledgers.
 	Items Items
-	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts.
+	// Secret is the key of the fingerprints: at least 16 random bytes, the same on every node and after restarts.
 	Secret []byte
-	// Tokens are the accounts by their bearer tokens. An account is a scope: the same key of two accounts is two
-	// operations.
+	// Tokens are the accounts by their bearer tokens. An account is
+	// a scope: the same key in two accounts means two operations.
 	Tokens map[string]string
 	// Provider is the URL of the payment provider.
 	Provider string
-	// WebhookSecret is what the provider signs its webhooks with: at least 16 bytes.
+	// WebhookSecret is the key with which the provider signs its webhooks: at least 16 bytes.
 	WebhookSecret string
-	// WebhookSecrets are what the provider signs with for accounts that are customers of its own: their events come to
-	// /events/{account}, and have the provider asked about records of that account alone. Default: none.
+	// WebhookSecrets are the provider's signing keys for accounts that are customers of its own. Their events arrive
+	// at /events/{account}, and cause look-ups at the provider, only for records of that account. Default: none.
 	WebhookSecrets map[string]string
-	// Timing says how long things take. Default: see [Timing].
+	// Timing is the system's timeouts and intervals. Default: see [Timing].
 	Timing Timing
-	// Since is when the books begin: charges from then on are compared with the provider's. Default: a window before
-	// the first comparison.
+	// Since is the start of the books: charges from this time on are compared
+	// with the provider's. Default: a window before the first comparison.
 	Since time.Time
-	// InFlight is what a duplicate of a request in flight gets: conflict, wait or accepted. Default: conflict.
+	// InFlight is the answer to a duplicate of a request in flight: conflict, wait or accepted. Default: conflict.
 	InFlight string
-	// Routes adds routes of one's own, which are audited like the others. Default: none.
+	// Routes adds further routes, which are audited like the others. Default: none.
 	Routes func(mux *onceward.Mux, guard *onceward.Guard)
-	// Rules say how unknown outcomes of these routes are settled, by the name of the operation. Default: none.
+	// Rules are the ways to settle unknown outcomes of these routes, by the name of the operation. Default: none.
 	Rules map[string]reconcile.Rule
-	// Unprotected leaves Onceward out and runs the same handlers as most services do, to see what happens then.
+	// Unprotected means that the same handlers run without Onceward, as in most services, to show what happens then.
 	Unprotected bool
-	// Monitor makes metrics and traces of what happens: package monitor makes one of OpenTelemetry. Default: none, and the
-	// system has counters alone.
+	// Monitor makes metrics and traces: package monitor does it with
+	// OpenTelemetry. Default: none, and the system has only counters.
 	Monitor Monitor
-	// Observer gets what happens, after the counters and the monitor. Default: none.
+	// Observer observes events after the counters and the monitor. Default: none.
 	Observer onceward.Observer
-	// Logger gets what an operator should know. Default: [slog.Default].
+	// Logger is the logger for operators. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// Monitor makes metrics and traces of what happens in the system.
+// Monitor makes metrics and traces of the system.
 type Monitor interface {
 	onceward.Observer
 	onceward.Propagator
 	// Handler serves the metrics, at GET /metrics.
 	http.Handler
-	// Exporter returns the worker that counts what is in the store, for the metrics.
+	// Exporter returns the worker that counts the store's contents, for the metrics.
 	Exporter(s store.Store, guard *onceward.Guard, logger *slog.Logger) (onceward.Worker, error)
 }
 
-// minWebhookSecret is the least that keeps a signature from being guessed, in bytes.
+// minWebhookSecret is the shortest secret, in bytes, with which a signature cannot be guessed.
 const minWebhookSecret = 16
 
-// check refuses what could not work. What it leaves out the parts of the system check themselves.
+// check refuses configurations that cannot work. The parts of the system check the remaining fields.
 func (c *Config) check() error {
 	_, unnamed := c.Tokens[""]
 	switch {
@@ -95,23 +95,23 @@ func (c *Config) check() error {
 	}
 }
 
-// Timing is how long things take. What is zero has its default.
+// Timing is the system's timeouts and intervals. Fields that are zero get their defaults.
 type Timing struct {
-	// Lease is how long the right to execute lasts without a sign of life of its owner. Default: 30 s.
+	// Lease is how long the right to execute lasts after the last heartbeat of its owner. Default: 30 s.
 	Lease time.Duration
-	// Call bounds a call to the provider. Default: 10 s.
+	// Call limits the time of a call to the provider. Default: 10 s.
 	Call time.Duration
 	// Arrival is the longest time for which a request can be on its way to the provider. Default: a minute.
 	Arrival time.Duration
-	// Store bounds a call to the store before and after a handler. Default: that of [onceward.Config].
+	// Store limits the time of a store call before and after a handler. Default: the default of [onceward.Config].
 	Store time.Duration
-	// Look is the time between two looks of the workers in the background. Default: 5 s.
+	// Look is the interval of the workers in the background. Default: 5 s.
 	Look time.Duration
-	// Backoff is the time before something that failed is tried again, at first. Default: 1 s.
+	// Backoff is the first pause before a retry of a failure. Default: 1 s.
 	Backoff time.Duration
 	// Compare is the time between two comparisons with the provider's ledger. Default: a day.
 	Compare time.Duration
-	// Settle is how old a window must be to be compared. Default: an hour.
+	// Settle is the age at which a window is compared. Default: an hour.
 	Settle time.Duration
 }
 
@@ -125,7 +125,7 @@ func (t *Timing) setDefaults() {
 	t.Settle = cmp.Or(t.Settle, ledger.DefaultSettle)
 }
 
-// System is the whole of it: an [http.Handler], and the work in the background.
+// System is the complete system: an [http.Handler], and the work in the background.
 type System struct {
 	config   Config
 	store    Store
@@ -145,8 +145,7 @@ type System struct {
 	janitor  *janitor.Janitor
 }
 
-// New creates the tables and puts the system together. It refuses to start with a route that changes state and is not
-// protected.
+// New creates the tables and assembles the system. It refuses to start if a route changes state and is not protected.
 func New(ctx context.Context, config Config) (*System, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -193,17 +192,17 @@ func New(ctx context.Context, config Config) (*System, error) {
 	return s, nil
 }
 
-// newTransport keeps enough connections to the provider for all that run at one time.
+// newTransport returns a transport that keeps enough connections to the provider for all concurrent calls.
 func newTransport() http.RoundTripper {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost = 64
 	return t
 }
 
-// exempt are the routes that change state and need no key: the receiver recognises a webhook by the id of its event.
+// exempt are the routes that change state but need no key: the receiver recognises a webhook by the id of its event.
 var exempt = []string{"POST /events", "POST /events/{account}"}
 
-// openStorage chooses where things are written down, and who charges what was ordered there.
+// openStorage sets the storage, and the worker that makes ordered charges.
 func (s *System) openStorage() error {
 	if s.config.Items != nil {
 		s.storage, s.worker = s.config.Items, s.config.Items.Charger(s.charging())
@@ -277,7 +276,7 @@ func (s *System) routes() error {
 	return nil
 }
 
-// transactional puts the guard in front of a handler that works in the database alone.
+// transactional protects a handler that uses only the database.
 func (s *System) transactional(h http.HandlerFunc) http.Handler {
 	if s.config.Unprotected {
 		return s.inTransaction(h)
@@ -285,8 +284,7 @@ func (s *System) transactional(h http.HandlerFunc) http.Handler {
 	return s.guard.HandlerFunc(h, onceward.Transactional())
 }
 
-// reserved puts the guard in front of a handler that calls another system. What a failure means is said aloud: the
-// outcome is unknown.
+// reserved protects a handler that calls another system. It declares what a failure means: the outcome is unknown.
 func (s *System) reserved(h http.HandlerFunc) http.Handler {
 	if s.config.Unprotected {
 		return withoutGuard(h)
@@ -324,12 +322,12 @@ func (s *System) Waiting(ctx context.Context) (int, error) {
 	return found.Waiting, err
 }
 
-// Counters are what has happened in this process.
+// Counters returns the counters of this process.
 func (s *System) Counters() *Counters { return s.counters }
 
-// Work does what goes on in the background until the context ends, and then returns nil: it charges, settles, resumes,
-// compares, sweeps, reaps and counts. Any number of processes may do it at one time. What fails is logged and tried
-// again; an error says that a worker can never work, or has not stopped.
+// Work does the work in the background until the context ends, and then returns nil: it charges, settles,
+// resumes, compares, sweeps, reaps and counts. Any number of processes may run it at the same time.
+// Failures are logged and retried; an error means that a worker can never work, or has not stopped.
 func (s *System) Work(ctx context.Context) error {
 	runner := onceward.Runner{Logger: s.config.Logger}
 	if s.config.Unprotected {

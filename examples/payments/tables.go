@@ -11,11 +11,11 @@ import (
 	"github.com/onceward/onceward/natural"
 )
 
-// The tables are the same on SQLite and PostgreSQL; those of MySQL are in tables_mysql.go. The statements are the same on
-// all of them, but for how parameters are written: see [Database].
+// schema are the tables on SQLite and PostgreSQL; the tables of MySQL are in tables_mysql.go. All other
+// statements are the same on all databases, except for the form of the parameters: see [Database].
 //
-// Amounts are in the smallest unit of the currency. The column request is the client's key, for people who look for
-// what became of it.
+// Amounts are in the smallest unit of the currency. The column request
+// is the client's key, so that people can find the result of a request.
 var schema = []string{
 	`CREATE TABLE IF NOT EXISTS payment (
 		id         TEXT PRIMARY KEY,
@@ -56,12 +56,12 @@ var schema = []string{
 		ON CONFLICT DO NOTHING`,
 }
 
-// addition is a column that tables of an earlier version lack. It has a default, so that nodes of that version, which
-// run beside newer ones while those are rolled out, can go on writing.
+// addition is a column that tables of an earlier version lack. It has a default,
+// so that nodes of that version can continue to write during a rolling update.
 type addition struct{ table, column, kind string }
 
-// additions are made after the tables. A refund whose time is 0 was written down by a node that did not know of it: a
-// comparison that goes that far back reports it as missing here.
+// additions are made after the tables. A refund whose time is 0 was stored
+// by an older node: a comparison of that time reports it as missing here.
 var additions = []addition{{"refund", "made_at", "BIGINT NOT NULL DEFAULT 0"}}
 
 // Create implements [Storage].
@@ -80,8 +80,8 @@ func (b *sqlStorage) Create(ctx context.Context) error {
 	return nil
 }
 
-// addColumns adds what tables of an earlier version lack, once: processes that start at one time wait for each other.
-// On MySQL there was no earlier version, and a column could not be added in a transaction.
+// addColumns adds the columns that tables of an earlier version lack, once: processes that start at the same time
+// wait for each other. On MySQL there was no earlier version, and a column could not be added in a transaction.
 func (b *sqlStorage) addColumns(ctx context.Context) error {
 	if b.mySQL {
 		return nil
@@ -104,7 +104,7 @@ func (b *sqlStorage) addColumns(ctx context.Context) error {
 	})
 }
 
-// insert writes a row down, and reports whether it did: one of the same id that is there stays as it is.
+// insert inserts a row, and reports whether it did: an existing row with the same id is left unchanged.
 func (b *sqlStorage) insert(ctx context.Context, table, id string, values []natural.Column) (inserted bool, err error) {
 	outcome, err := b.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
 		Table: table, Key: []natural.Column{{Name: "id", Value: id}}, Values: values,
@@ -113,13 +113,14 @@ func (b *sqlStorage) insert(ctx context.Context, table, id string, values []natu
 	return outcome == natural.OutcomeInserted, err
 }
 
-// newID names a row after the operation that makes it. A retry that comes when its record has expired makes the same
-// name, and so finds the row instead of making a second one. Without Onceward there is no operation, and no such name.
+// newID returns the id of a row, which depends on the operation. A retry that arrives
+// after its record has expired gets the same id, and so finds the row instead of
+// making a second one. Without Onceward there is no operation, and the id is random.
 func newID(ctx context.Context, kind string) string {
 	return kind + "_" + cmp.Or(onceward.FromContext(ctx).DownstreamKey("row "+kind), rand.Text())
 }
 
-// rowsChanged is how many rows a statement has changed.
+// rowsChanged returns the number of rows that a statement has changed.
 func rowsChanged(result sql.Result, err error) (int64, error) {
 	if err != nil {
 		return 0, err

@@ -1,7 +1,7 @@
 package payments
 
-// schemaMySQL are the tables as MySQL and MariaDB have them: keys have a length, texts are compared by their bytes, no
-// index has a condition, and what is missing is made by itself, as a table commits whatever transaction it is made in.
+// schemaMySQL are the tables on MySQL and MariaDB. Keys have a length, texts are compared by their bytes, and no index
+// has a condition. Missing tables are created one by one, because the creation of a table commits its transaction.
 var schemaMySQL = []string{
 	`CREATE TABLE IF NOT EXISTS payment (
 		id         VARCHAR(255) PRIMARY KEY,

@@ -8,7 +8,7 @@ import (
 	"net/http"
 )
 
-// This file is what the system would be without Onceward: the same handlers, each in a transaction of its own, and
+// This file is the system without Onceward: the same handlers, each in its own transaction, and
 // nothing that remembers a request. The demo runs it to show the difference; it is not to be copied.
 
 var errUndone = errors.New("the handler failed")
@@ -17,7 +17,7 @@ var errUndone = errors.New("the handler failed")
 func (s *System) inTransaction(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var kept heldAnswer
-		ctx := context.WithoutCancel(r.Context()) // the work goes on without the client here too
+		ctx := context.WithoutCancel(r.Context()) // here too, the work continues without the client
 		err := s.db.InTx(ctx, func(ctx context.Context) error {
 			kept = heldAnswer{header: make(http.Header)}
 			h(&kept, r.WithContext(ctx))
@@ -34,8 +34,8 @@ func (s *System) inTransaction(h http.HandlerFunc) http.Handler {
 	})
 }
 
-// withoutGuard runs a handler as it is. Where it leaves the answer to the guard, because it is not known what happened,
-// it gets the 500 that most services give.
+// withoutGuard runs a handler directly. If the handler leaves the answer to the guard,
+// because the outcome is unknown, the client gets status 500, as from most services.
 func withoutGuard(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kept := heldAnswer{header: make(http.Header)}
@@ -47,7 +47,7 @@ func withoutGuard(h http.HandlerFunc) http.Handler {
 	})
 }
 
-// heldAnswer keeps an answer until the handler and its transaction have ended.
+// heldAnswer holds an answer until the handler and its transaction have ended.
 type heldAnswer struct {
 	header http.Header
 	status int
@@ -66,10 +66,10 @@ func (a *heldAnswer) Write(b []byte) (int, error) { return a.body.Write(b) }
 func (a *heldAnswer) send(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body.Bytes()) // a client that is gone retries
+	_, _ = w.Write(a.body.Bytes()) // a client that has left retries
 }
 
-// bookUnprotected does the three steps of a booking one after the other.
+// bookUnprotected executes the three steps of a booking one after the other.
 func (s *System) bookUnprotected(w http.ResponseWriter, r *http.Request) {
 	b, err := readBooking(r)
 	if err != nil {
@@ -91,5 +91,5 @@ func (s *System) bookUnprotected(w http.ResponseWriter, r *http.Request) {
 	done := bookingAnswer(b)
 	maps.Copy(w.Header(), done.Header)
 	w.WriteHeader(done.Status)
-	_, _ = w.Write(done.Body) // a client that is gone retries
+	_, _ = w.Write(done.Body) // a client that has left retries
 }

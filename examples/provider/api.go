@@ -21,7 +21,7 @@ const (
 	defaultLimit = 100
 )
 
-// answer is what a request comes to. It is kept apart from the response, because a fault may swallow it.
+// answer is the result of a request. It is separate from the response, because a fault may discard it.
 type answer struct {
 	status   int
 	body     any
@@ -29,14 +29,14 @@ type answer struct {
 	event    *Event
 }
 
-// task is a request that is read and well formed, but not done yet.
+// task is a request that was read and is valid, but was not executed yet.
 type task struct {
-	// reference is what the rules of the faults can match: that of the charge which the request is about.
+	// reference is the reference of the request's charge, which the rules of the faults can match.
 	reference string
 	do        func() answer
 }
 
-// api makes a handler that faults can strike.
+// api returns a handler with faults.
 func (p *Provider) api(read func(*http.Request) (task, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		t, err := read(r)
@@ -48,8 +48,8 @@ func (p *Provider) api(read func(*http.Request) (task, error)) http.HandlerFunc 
 	}
 }
 
-// perform does the task, with the faults before and after it. Without a fault the event goes out after the answer, so
-// that a test which orders nothing sees them in this order.
+// perform executes the task, with the faults before and after it. Without a fault the
+// event is sent after the answer, so that a test without faults sees them in this order.
 func (p *Provider) perform(w http.ResponseWriter, r *http.Request, t task) {
 	subject := Match{Method: r.Method, Path: r.URL.Path, Reference: t.reference}
 	fault := p.script.pick(subject, Kind.onRequest)
@@ -71,7 +71,7 @@ func (p *Provider) perform(w http.ResponseWriter, r *http.Request, t task) {
 	}
 }
 
-// webhookFault spends a rule about webhooks only if there is an event for it.
+// webhookFault uses up a rule about webhooks only if there is an event for it.
 func (p *Provider) webhookFault(subject Match, event *Event) fault {
 	if event == nil {
 		return fault{}
@@ -135,7 +135,7 @@ func (p *Provider) getCharge(r *http.Request) (task, error) {
 	id := r.PathValue("id")
 	charge, _ := p.book.find(id)
 	do := func() answer {
-		// It is looked up again: what was held in between has to show.
+		// The charge is looked up again: it must include changes made while the request was held.
 		charge, ok := p.book.find(id)
 		if !ok {
 			return failed(notFound(id))
@@ -154,8 +154,8 @@ func (p *Provider) listCharges(r *http.Request) (task, error) {
 	return task{reference: q.reference, do: do}, nil
 }
 
-// listRefunds gives the faults no reference to match: a query names at most that of a refund, and theirs is that of a
-// charge.
+// listRefunds gives the faults no reference to match: faults match the
+// reference of a charge, and a query has at most the reference of a refund.
 func (p *Provider) listRefunds(r *http.Request) (task, error) {
 	q, err := readQuery(r.URL.Query())
 	if err != nil {
@@ -169,7 +169,8 @@ func readQuery(values url.Values) (query, error) {
 		key: values.Get("idempotency_key"), reference: values.Get("reference"), after: values.Get("after"),
 		limit: defaultLimit,
 	}
-	// An empty value is a caller's mistake. To read it as no restriction would find what another caller did.
+	// An empty value is a mistake of the caller. If it meant no
+	// restriction, the caller would find the effects of other callers.
 	for _, name := range []string{"idempotency_key", "reference"} {
 		if values.Has(name) && values.Get(name) == "" {
 			return query{}, invalid(name + " must not be empty")
@@ -196,7 +197,7 @@ func readQuery(values url.Values) (query, error) {
 	return q, nil
 }
 
-// readOrder reads the key and the body of a request that asks for an effect.
+// readOrder reads the key and the body of a request for an effect.
 func readOrder(r *http.Request, into any) (key string, err error) {
 	key = r.Header.Get(keyHeader)
 	if len(key) > maxKey {
@@ -205,7 +206,7 @@ func readOrder(r *http.Request, into any) (key string, err error) {
 	return key, readJSON(r, into)
 }
 
-// readJSON reads the body to its end, because net/http notices only then that a client leaves.
+// readJSON reads the body to its end, because net/http only then notices that a client leaves.
 func readJSON(r *http.Request, into any) error {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
 	if err != nil {
@@ -217,8 +218,7 @@ func readJSON(r *http.Request, into any) error {
 	return nil
 }
 
-// decodeStrictly refuses fields that are not known: a rule or a request with a slip of the pen must not pass for
-// another.
+// decodeStrictly refuses unknown fields: a misspelt rule or request must not be taken for another.
 func decodeStrictly(data []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
@@ -239,7 +239,7 @@ func failed(err error) answer {
 	return answer{status: known.status, body: problemDocument{known}}
 }
 
-// write sends the answer at once, so that it is on its way before anything that follows it.
+// write sends the answer at once, so that it is sent before anything that follows it.
 func (p *Provider) write(w http.ResponseWriter, a answer) {
 	body, err := json.Marshal(a.body)
 	if err != nil {
@@ -252,8 +252,8 @@ func (p *Provider) write(w http.ResponseWriter, a answer) {
 		w.Header().Set(replayedHeader, "true")
 	}
 	w.WriteHeader(a.status)
-	// The client may be gone. The effect stays, and that is the client's problem to find out.
+	// The client may have left. The effect stays, and the client must find out about it.
 	_, _ = w.Write(body)
-	// Nor does it matter here whether the client got it.
+	// Whether the client received the answer does not matter here either.
 	_ = http.NewResponseController(w).Flush()
 }

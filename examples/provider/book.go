@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// book is all that the provider knows: the ledger and its content in memory. One lock covers the look at a key and the
-// line that follows from it, so two requests with the same key can never both make a charge.
+// book is all data of the provider: the ledger and its content in memory. One lock covers both the look-up
+// of a key and the resulting line, so that two requests with the same key can never both make a charge.
 type book struct {
 	dedup    bool
 	declined []int64
@@ -43,7 +43,7 @@ func openBook(config Config) (*book, error) {
 	return b, nil
 }
 
-// charge makes a charge, or finds the one that was made with the same key before; replayed says which.
+// charge makes a charge, or returns the earlier charge with the same key; replayed reports which.
 func (b *book) charge(key string, req ChargeRequest) (c Charge, replayed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func (b *book) charge(key string, req ChargeRequest) (c Charge, replayed bool, e
 	return c, false, b.record(entry)
 }
 
-// refund makes a refund, or finds the one that was made with the same key before; replayed says which.
+// refund makes a refund, or returns the earlier refund with the same key; replayed reports which.
 func (b *book) refund(key string, req RefundRequest) (r Refund, replayed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,8 +96,8 @@ func (b *book) refundable(req RefundRequest) error {
 	return nil
 }
 
-// creation gives each entry a time after the one before, so that the order of times is the order of ids even if the
-// clock is set back.
+// creation returns a time for a new entry. It is after the time of the entry
+// before, so that times are in the order of ids even if the clock is set back.
 func (b *book) creation() time.Time {
 	now := b.now().UTC().Truncate(time.Microsecond)
 	if !now.After(b.lastCreation) {
@@ -106,7 +106,7 @@ func (b *book) creation() time.Time {
 	return now
 }
 
-// record makes the entry durable, and only then known.
+// record makes the entry durable, and then visible.
 func (b *book) record(e Entry) error {
 	if err := b.file.append(e); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (b *book) record(e Entry) error {
 	return nil
 }
 
-// apply is the one way into memory, for a new entry and for one that was read back.
+// apply adds an entry to the memory, both for a new entry and for an entry that was read back.
 func (b *book) apply(e Entry) {
 	b.entries = append(b.entries, e)
 	if e.Type == EntryRefund {
@@ -141,7 +141,7 @@ func (b *book) find(id string) (Charge, bool) {
 	return b.charges[at], true
 }
 
-// query chooses charges or refunds for a page. A zero field does not restrict.
+// query selects charges or refunds for a page. A zero field does not restrict.
 type query struct {
 	key, reference, after string
 	from, to              time.Time
@@ -178,8 +178,8 @@ func (b *book) listRefunds(q query) refundPage {
 	return refundPage{Data: data, HasMore: more}
 }
 
-// firstOf returns the chosen items up to the limit, and whether there are more. It never returns nil, which in JSON
-// would not be a list.
+// firstOf returns the chosen items up to the limit, and whether there are
+// more. It never returns nil, because nil would not be a list in JSON.
 func firstOf[T any](items []T, limit int, chosen func(T) bool) (first []T, more bool) {
 	first = []T{}
 	for _, item := range items {

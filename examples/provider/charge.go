@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// DeclinedAmount is the amount that a provider declines unless it is configured otherwise, so that a test gets a
-// decline without any set-up.
+// DeclinedAmount is the amount that a provider declines by default, so that a test gets a decline without any set-up.
 const DeclinedAmount int64 = 666
 
-// Status says how a charge or a refund ended. It never changes afterwards.
+// Status is how a charge or a refund ended. It never changes afterwards.
 type Status string
 
 const (
@@ -20,23 +19,23 @@ const (
 	Declined Status = "declined"
 )
 
-// ChargeRequest is what a caller asks for with POST /charges.
+// ChargeRequest is the body of POST /charges.
 type ChargeRequest struct {
 	// Amount is the money in the smallest unit of the currency, above zero.
 	Amount int64 `json:"amount"`
 	// Currency is the code of the currency, three letters.
 	Currency string `json:"currency"`
-	// Reference is the caller's own name for what is paid, by which charges can be found and counted. It may be empty.
+	// Reference is the caller's own name for the payment, by which charges can be found and counted. It may be empty.
 	Reference string `json:"reference,omitempty"`
-	// Metadata is kept and given back as it is.
+	// Metadata is stored and returned unchanged.
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// Charge is a charge as the provider knows it. It never changes, so each answer about it is the same.
+// Charge is a charge as the provider stores it. It never changes, so that each answer about it is the same.
 type Charge struct {
 	// ID names the charge. A later charge has a greater ID, also in the order of strings.
 	ID string `json:"id"`
-	// Status says whether money moved.
+	// Status reports whether money moved.
 	Status Status `json:"status"`
 	ChargeRequest
 	// IdempotencyKey is the key that came with the request, or empty.
@@ -45,25 +44,25 @@ type Charge struct {
 	Created time.Time `json:"created"`
 }
 
-// RefundRequest is what a caller asks for with POST /refunds.
+// RefundRequest is the body of POST /refunds.
 type RefundRequest struct {
 	// Charge is the ID of the charge to give back.
 	Charge string `json:"charge"`
 	// Amount is the money to give back, above zero and no more than what is left of the charge.
 	Amount int64 `json:"amount"`
-	// Reference is the caller's own name for this refund, by which refunds can be found and counted. It may be empty. It
-	// is apart from the reference of the charge.
+	// Reference is the caller's own name for this refund, by which refunds can be
+	// found and counted. It may be empty. It is independent of the charge's reference.
 	Reference string `json:"reference,omitempty"`
 }
 
-// Refund is a refund as the provider knows it. It never changes.
+// Refund is a refund as the provider stores it. It never changes.
 type Refund struct {
 	// ID names the refund. A later refund has a greater ID, also in the order of strings.
 	ID string `json:"id"`
 	// Status is always Succeeded: a refund that cannot be made is refused, and leaves no trace.
 	Status Status `json:"status"`
 	RefundRequest
-	// IdempotencyKey is the key that came with the request, or empty. The keys of refunds and of charges are apart.
+	// IdempotencyKey is the key that came with the request, or empty. Keys of refunds and of charges are independent.
 	IdempotencyKey string `json:"idempotency_key"`
 	// Created is when the refund was made, to the microsecond.
 	Created time.Time `json:"created"`
@@ -73,11 +72,11 @@ type Refund struct {
 type Page struct {
 	// Data are the charges of this page.
 	Data []Charge `json:"data"`
-	// HasMore says that further charges follow the last one of this page.
+	// HasMore means that further charges follow the last charge of this page.
 	HasMore bool `json:"has_more"`
 }
 
-// refundPage is to refunds what Page is to charges.
+// refundPage is one page of a list of refunds.
 type refundPage struct {
 	Data    []Refund `json:"data"`
 	HasMore bool     `json:"has_more"`
@@ -108,8 +107,8 @@ func (r RefundRequest) validate() error {
 	return nil
 }
 
-// The codes of the provider's own errors. A caller trusts the code and not the status alone, because a status may also
-// come from something in between.
+// These are the codes of the provider's own errors. Callers should trust the code and
+// not the status alone, because a status may also come from something in between.
 const (
 	codeInvalid      = "invalid_request"
 	codeKeyReused    = "idempotency_key_reused"
@@ -119,7 +118,7 @@ const (
 	codeInternal     = "internal"
 )
 
-// problem is an error that is told to the caller.
+// problem is an error for the caller.
 type problem struct {
 	status  int
 	Code    string `json:"code"`

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// Client calls a provider. It sends each charge and each refund once: what a lost answer means is for the caller to
-// decide. A look-up may be sent again by net/http if a used connection breaks. Every error of what makes something is a
-// *DeclinedError, a *RefusedError or an *UnknownError, and every error of what only looks a *LookUpError.
+// Client calls a provider. It sends each charge and each refund once: the caller decides what a lost answer
+// means. net/http may send a look-up again if a used connection breaks. Every error of Charge and Refund is
+// a *DeclinedError, a *RefusedError or an *UnknownError. Every error of a look-up is a *LookUpError.
 type Client struct {
-	// URL is where the provider listens.
+	// URL is the base URL of the provider.
 	URL string
 	// HTTP sends the requests. Default: http.DefaultClient.
 	HTTP *http.Client
@@ -45,8 +45,8 @@ func (c *Client) Get(ctx context.Context, id string) (Charge, error) {
 	return charge, err
 }
 
-// Find looks up the charge that was made with the key, be it declined or not. It returns false if there is none, which
-// is no promise that none will come: the request may still be on its way.
+// Find looks up the charge that was made with the key, declined or not. It returns false if
+// there is none. The charge may still be made later, because the request may be on its way.
 func (c *Client) Find(ctx context.Context, idempotencyKey string) (Charge, bool, error) {
 	page, err := c.page(ctx, url.Values{"idempotency_key": {idempotencyKey}, "limit": {"1"}})
 	if err != nil || len(page.Data) == 0 {
@@ -55,8 +55,8 @@ func (c *Client) Find(ctx context.Context, idempotencyKey string) (Charge, bool,
 	return page.Data[0], true, nil
 }
 
-// FindRefund looks up the refund that was made with the key. It returns false if there is none, which is no promise
-// that none will come: the request may still be on its way.
+// FindRefund looks up the refund that was made with the key. It returns false if there
+// is none. The refund may still be made later, because the request may be on its way.
 func (c *Client) FindRefund(ctx context.Context, idempotencyKey string) (Refund, bool, error) {
 	values := url.Values{"idempotency_key": {idempotencyKey}, "limit": {"1"}}
 	var page refundPage
@@ -67,8 +67,8 @@ func (c *Client) FindRefund(ctx context.Context, idempotencyKey string) (Refund,
 	return page.Data[0], true, nil
 }
 
-// FindReference looks up the charges with the reference, be they declined or not, up to a full page. It is the way to
-// find a charge at a provider without idempotency keys.
+// FindReference looks up the charges with the reference, declined or not, up to a
+// full page. It is the way to find a charge at a provider without idempotency keys.
 func (c *Client) FindReference(ctx context.Context, reference string) ([]Charge, error) {
 	page, err := c.page(ctx, url.Values{"reference": {reference}, "limit": {strconv.Itoa(maxPage)}})
 	return page.Data, err
@@ -108,7 +108,7 @@ func (c *Client) SetFaults(ctx context.Context, f Faults) error {
 	return c.call(ctx, http.MethodPut, "/faults", "", f, nil)
 }
 
-// ClearFaults removes all rules and lets all held requests go on.
+// ClearFaults removes all rules and lets all held requests continue.
 func (c *Client) ClearFaults(ctx context.Context) error {
 	return c.call(ctx, http.MethodDelete, "/faults", "", nil, nil)
 }
@@ -118,20 +118,20 @@ func (c *Client) Await(ctx context.Context, name string, count int) error {
 	return c.call(ctx, http.MethodGet, "/arrived/"+url.PathEscape(name)+"?count="+strconv.Itoa(count), "", nil, nil)
 }
 
-// Release lets go what the named rule holds, now and later.
+// Release lets the requests continue that the named rule holds, now and later.
 func (c *Client) Release(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodPost, "/release/"+url.PathEscape(name), "", nil, nil)
 }
 
-// Stats returns how often each kind of fault has struck since the provider was started. A kind that has not struck is
-// not in it.
+// Stats returns how often each kind of fault has struck since the
+// start of the provider. Kinds that have not struck are missing.
 func (c *Client) Stats(ctx context.Context) (map[Kind]int, error) {
 	var strikes map[Kind]int
 	err := c.call(ctx, http.MethodGet, "/stats", "", nil, &strikes)
 	return strikes, err
 }
 
-// SetWebhook says where events are sent from now on.
+// SetWebhook sets the webhook for all further events.
 func (c *Client) SetWebhook(ctx context.Context, w Webhook) error {
 	return c.call(ctx, http.MethodPut, "/webhook", "", w, nil)
 }
@@ -142,7 +142,7 @@ func (c *Client) page(ctx context.Context, values url.Values) (Page, error) {
 	return page, err
 }
 
-// call makes a call. What a look-up fails with is judged as a look-up: it says nothing of what is looked up.
+// call makes a call. A failed look-up is a *LookUpError: it gives no information about what was looked up.
 func (c *Client) call(ctx context.Context, method, target, key string, in, into any) error {
 	status, err := c.send(ctx, method, target, key, in, into)
 	if err != nil && method == http.MethodGet {
@@ -175,7 +175,7 @@ func (c *Client) send(ctx context.Context, method, target, key string, in, into 
 	return res.StatusCode, judge(res.StatusCode, body, into)
 }
 
-// maxAnswer has room for a full page of charges with much metadata.
+// maxAnswer is the size limit of an answer: enough for a full page of charges with much metadata.
 const maxAnswer = 64 << 20
 
 func (c *Client) request(ctx context.Context, method, target, key string, in any) (*http.Request, error) {
@@ -195,8 +195,8 @@ func (c *Client) request(ctx context.Context, method, target, key string, in any
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if key != "" {
-		// Under its canonical name the transport of net/http would take this header as leave to send the request again when a
-		// used connection breaks. The caller would not learn of it, and a script of faults would strike twice.
+		// Under its canonical name, net/http's transport would take this header as permission to send the request again
+		// when a used connection breaks. The caller would not know of it, and a script of faults would strike twice.
 		req.Header[strings.ToLower(keyHeader)] = []string{key}
 	}
 	return req, nil

@@ -6,30 +6,31 @@ import (
 	"strconv"
 )
 
-// SetFaults replaces the script. Requests that an earlier rule holds stay held, and can still be released by name.
+// SetFaults replaces the script. Requests that an earlier rule holds remain held, and can still be released by name.
 func (p *Provider) SetFaults(f Faults) error { return p.script.set(f) }
 
-// ClearFaults removes all rules and lets all held requests go on. The names of gates can then be used again.
+// ClearFaults removes all rules and lets all held requests continue. The names of gates can then be used again.
 func (p *Provider) ClearFaults() { p.script.clear() }
 
-// Await returns when the named rule has struck count times, at requests that are perhaps still held. The effect of a
-// rule that strikes after it has happened by then. It returns the cause of the context if that ends first.
+// Await returns when the named rule has struck count times. The requests may still be held. The effect of a rule that
+// strikes after the effect has happened by then. Await returns the cause of the context if the context ends first.
 func (p *Provider) Await(ctx context.Context, name string, count int) error {
 	return p.script.await(ctx, name, count)
 }
 
-// Release lets go what the named rule holds, now and later: a released name holds nothing any more until ClearFaults.
+// Release lets the requests continue that the named rule holds,
+// now and later: a released name holds nothing until ClearFaults.
 func (p *Provider) Release(name string) { p.script.release(name) }
 
-// Stats returns how often each kind of fault has struck since the provider was started, whatever became of the rules
-// since. A kind that has not struck is not in it.
+// Stats returns how often each kind of fault has struck since the start of the
+// provider, including rules that were replaced. Kinds that have not struck are missing.
 func (p *Provider) Stats() map[Kind]int { return p.script.stats() }
 
-// SetWebhook says where events are sent from now on, including those that are waiting for another attempt. It exists
-// beside Config because a receiver often has to know the provider before it can listen.
+// SetWebhook sets the webhook for all further events, including events that wait for another attempt. It
+// exists in addition to Config because a receiver often needs to know the provider before it can listen.
 func (p *Provider) SetWebhook(w Webhook) { p.courier.aim(w) }
 
-// The same over HTTP, so that a test can drive a provider in another process.
+// The following handlers do the same over HTTP, so that a test can control a provider in another process.
 
 func (p *Provider) putFaults(w http.ResponseWriter, r *http.Request) {
 	var faults Faults

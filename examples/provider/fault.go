@@ -9,41 +9,43 @@ import (
 	"time"
 )
 
-// Kind says what a fault does.
+// Kind is the kind of a fault.
 type Kind string
 
 const (
-	// TimeoutBefore does nothing and does not answer. It ends, and the connection is closed, when the client leaves, when
-	// the delay of the rule is over, or when it is released by name.
+	// TimeoutBefore does nothing and does not answer. It ends, and the connection is closed, when
+	// the client leaves, when the delay of the rule is over, or when it is released by name.
 	TimeoutBefore Kind = "timeout_before"
-	// TimeoutAfter does what is asked and does not answer. It ends as TimeoutBefore does.
+	// TimeoutAfter executes the request and does not answer. It ends like TimeoutBefore.
 	TimeoutAfter Kind = "timeout_after"
-	// ErrorBefore does nothing and answers with the status of the rule. With 503 the answer says that nothing was done.
+	// ErrorBefore does nothing and answers with the status of the
+	// rule. With 503, the answer states that nothing was done.
 	ErrorBefore Kind = "error_before"
-	// ErrorAfter does what is asked and answers with the status of the rule, which says nothing about it.
+	// ErrorAfter executes the request and answers with the status of the rule, which reveals nothing about the effect.
 	ErrorAfter Kind = "error_after"
 	// ResetBefore does nothing and resets the connection.
 	ResetBefore Kind = "reset_before"
-	// ResetAfter does what is asked and resets the connection.
+	// ResetAfter executes the request and resets the connection.
 	ResetAfter Kind = "reset_after"
-	// Delay waits before it does what is asked, also if the client leaves meanwhile: the request is still on its way.
+	// Delay waits before it executes the request, even if the client
+	// leaves meanwhile, like a request that is still on its way.
 	Delay Kind = "delay"
 	// Hold is a Delay that lasts until it is released by name, so that a test need not guess a time.
 	Hold Kind = "hold"
-	// HoldAfter does what is asked, and answers when it is released by name.
+	// HoldAfter executes the request, and answers when it is released by name.
 	HoldAfter Kind = "hold_after"
 
 	// WebhookDuplicate sends the event twice.
 	WebhookDuplicate Kind = "webhook_duplicate"
-	// WebhookDelay sends the event when the delay of the rule is over.
+	// WebhookDelay sends the event after the delay of the rule.
 	WebhookDelay Kind = "webhook_delay"
-	// WebhookFirst sends the event before the request is answered: the answer waits until the receiver took or refused it
-	// once.
+	// WebhookFirst sends the event before the request is answered: the
+	// answer waits for the receiver's first response to the event.
 	WebhookFirst Kind = "webhook_first"
 	// WebhookDrop does not send the event.
 	WebhookDrop Kind = "webhook_drop"
-	// WebhookReordered sends the event after the next one. If none comes, it is sent when the delay of the rule is over,
-	// or after a second if the rule has none.
+	// WebhookReordered sends the event after the next event. If there is no next event,
+	// it is sent after the delay of the rule, or after a second if the rule has no delay.
 	WebhookReordered Kind = "webhook_reordered"
 )
 
@@ -61,14 +63,14 @@ func (k Kind) onWebhook() bool {
 	return slices.Contains([]Kind{WebhookDuplicate, WebhookDelay, WebhookFirst, WebhookDrop, WebhookReordered}, k)
 }
 
-// Match chooses requests. An empty field matches all.
+// Match selects requests. An empty field matches all.
 type Match struct {
 	// Method is the method of the request, such as POST. Default: any.
 	Method string `json:"method,omitempty"`
 	// Path is the path of the request, as a pattern of path.Match: /charges, or /charges/*. Default: any.
 	Path string `json:"path,omitempty"`
-	// Reference is that of the charge which the request makes, looks up or refunds. A look-up by key alone has none, nor
-	// has one of refunds; the reference of a refund does not count. Default: any.
+	// Reference is the reference of the charge that the request makes, looks up or refunds. A look-up by key alone
+	// has no reference, and neither has a look-up of refunds; the reference of a refund does not count. Default: any.
 	Reference string `json:"reference,omitempty"`
 }
 
@@ -81,19 +83,19 @@ func (m Match) covers(subject Match) bool {
 
 // Rule is one fault of the script.
 type Rule struct {
-	// Match chooses the requests. Default: all.
+	// Match selects the requests. Default: all.
 	Match Match `json:"match,omitzero"`
-	// Kind says what happens to them.
+	// Kind is what happens to them.
 	Kind Kind `json:"kind"`
-	// Times is how often the rule strikes before it is spent. Default: 0, always.
+	// Times is how often the rule strikes before it is used up. Default: 0, without a limit.
 	Times int `json:"times,omitempty"`
-	// Delay is how long the kinds that wait do so at most. In JSON it is a text such as "150ms". Default: without end.
+	// Delay is the longest time for the kinds that wait. In JSON it is a text such as "150ms". Default: no limit.
 	Delay time.Duration `json:"-"`
-	// Rate is the chance, between 0 and 1, that the rule strikes a request that it matches. Default: 0, always.
+	// Rate is the chance, between 0 and 1, that the rule strikes a matching request. Default: 0, always.
 	Rate float64 `json:"rate,omitempty"`
-	// Status is the answer of ErrorBefore and ErrorAfter, a 5xx. Default: 500.
+	// Status is the status of ErrorBefore and ErrorAfter, a 5xx. Default: 500.
 	Status int `json:"status,omitempty"`
-	// Name is the name by which a test awaits that the rule has struck, and releases what it holds. Default: none.
+	// Name is the name by which a test waits for the rule to strike, and releases what it holds. Default: none.
 	Name string `json:"name,omitempty"`
 }
 
@@ -105,7 +107,7 @@ type (
 	}
 )
 
-// MarshalJSON writes the delay as a text that people can read.
+// MarshalJSON encodes the delay as a readable text.
 func (r Rule) MarshalJSON() ([]byte, error) {
 	wire := wireRule{plainRule: plainRule(r)}
 	if r.Delay != 0 {
@@ -114,7 +116,7 @@ func (r Rule) MarshalJSON() ([]byte, error) {
 	return json.Marshal(wire)
 }
 
-// UnmarshalJSON refuses fields that it does not know, because a misspelt rule would strike other requests than meant.
+// UnmarshalJSON refuses unknown fields, because a misspelt rule would strike unintended requests.
 func (r *Rule) UnmarshalJSON(data []byte) error {
 	var wire wireRule
 	if err := decodeStrictly(data, &wire); err != nil {
@@ -150,21 +152,21 @@ func (r Rule) validate() error {
 	return nil
 }
 
-// Faults is a script of faults. Of the rules that match a request, the first that is not spent and whose chance comes
-// up strikes it. Rules about the request and rules about its webhook are tried apart, so that both can strike at once.
+// Faults is a script of faults. A request is struck by the first matching rule that is not used up and whose chance
+// comes up. Rules about the request and rules about its webhook are separate, so that both can strike at once.
 //
-// A script without rates is deterministic. With rates, the same seed and the same requests in the same order meet the
-// same faults.
+// A script without rates is deterministic. With rates, the same
+// seed and the same requests in the same order get the same faults.
 type Faults struct {
-	// Seed begins the random sequence that the rates are drawn from. Default: 0.
+	// Seed is the seed of the random sequence for the rates. Default: 0.
 	Seed uint64 `json:"seed,omitempty"`
-	// Rules are tried in order. Default: none, and nothing goes wrong.
+	// Rules are tried in order. Default: none, and nothing fails.
 	Rules []Rule `json:"rules"`
 }
 
-// RandomFaults returns a script for chaos runs: each kind strikes any request with its rate. The kinds are tried in the
-// order of their names, so a later one has its chance only at what the earlier ones spare. The delay is that of all
-// kinds that wait. Hold and HoldAfter are not for such a script, since nothing would release them.
+// RandomFaults returns a script for chaos runs: each kind strikes any request with its rate. The kinds are tried in
+// the order of their names, so that a later kind gets a chance only if the earlier ones do not strike. The delay is
+// for all kinds that wait. Hold and HoldAfter are not for such a script, because nothing would release them.
 func RandomFaults(seed uint64, delay time.Duration, rates map[Kind]float64) Faults {
 	faults := Faults{Seed: seed}
 	for _, kind := range slices.Sorted(maps.Keys(rates)) {

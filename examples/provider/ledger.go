@@ -8,14 +8,14 @@ import (
 	"os"
 )
 
-// EntryType says what a line of the ledger is about.
+// EntryType is the type of a line of the ledger.
 type EntryType string
 
 const (
 	// EntryCharge is a charge that moved money.
 	EntryCharge EntryType = "charge"
-	// EntryDeclined is a charge that was declined. It is written down so that its key and its ID survive a restart,
-	// but it is no effect.
+	// EntryDeclined is a charge that was declined. It is stored so
+	// that its key and its ID survive a restart, but it is no effect.
 	EntryDeclined EntryType = "declined"
 	// EntryRefund is a refund.
 	EntryRefund EntryType = "refund"
@@ -23,7 +23,7 @@ const (
 
 // Entry is one line of the ledger: either a charge or a refund.
 type Entry struct {
-	// Type says which of the other fields is set.
+	// Type determines which of the other fields is set.
 	Type EntryType `json:"type"`
 	// Charge is set for EntryCharge and EntryDeclined.
 	Charge *Charge `json:"charge,omitempty"`
@@ -31,7 +31,7 @@ type Entry struct {
 	Refund *Refund `json:"refund,omitempty"`
 }
 
-// Ledger is the effects of a provider in the order in which they happened: what moved money, and nothing else.
+// Ledger is the effects of a provider in the order in which they happened: only what moved money.
 type Ledger []Entry
 
 // Charges returns the charges with the given reference that moved money. More than one is a double charge, if the
@@ -69,15 +69,15 @@ func (l Ledger) RefundsByReference(reference string) []Refund {
 	return found
 }
 
-// ReadLedger reads the effects from the ledger file of a provider, which may be running or dead, in this process or
-// another. A last line without its end is left out: it never happened.
+// ReadLedger reads the effects from the ledger file of a provider, which may be running or
+// dead, in this process or another. An incomplete last line is left out: it never happened.
 func ReadLedger(path string) (Ledger, error) {
 	entries, err := ReadEntries(path, 0)
 	return effects(entries), err
 }
 
-// ReadEntries is [ReadLedger] with the charges that were declined too, which are no effects. It begins behind so many
-// bytes, which must be whole lines: what the file held at some time before.
+// ReadEntries is like [ReadLedger], but includes declined charges, which are no effects. It
+// starts at an offset in bytes, which must be at the end of a line: an earlier size of the file.
 func ReadEntries(path string, behind int64) ([]Entry, error) {
 	data, err := readBehind(path, behind)
 	if err != nil {
@@ -87,7 +87,7 @@ func ReadEntries(path string, behind int64) ([]Entry, error) {
 	return entries, err
 }
 
-// readBehind reads the rest of a file.
+// readBehind reads a file from an offset.
 func readBehind(path string, behind int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -110,7 +110,7 @@ func effects(entries []Entry) Ledger {
 	return l
 }
 
-// parseLedger also returns the length of the part of data that consists of whole lines.
+// parseLedger returns the entries, and the length of the complete lines in data.
 func parseLedger(data []byte) (entries []Entry, whole int64, err error) {
 	for number := 1; ; number++ {
 		line, rest, found := bytes.Cut(data, []byte("\n"))
@@ -140,14 +140,15 @@ func (e Entry) sound() bool {
 	return false
 }
 
-// ledgerFile is the durable end of the book. Without a path it keeps nothing.
+// ledgerFile is the durable part of the book. Without a path it stores nothing.
 type ledgerFile struct {
 	file *os.File
-	// broken is the first failure. Afterwards it is not known what the file holds, so nothing is written any more.
+	// broken is the first failure. The content of the file is not known after it, so nothing more is written.
 	broken error
 }
 
-// openLedger also returns what the file holds. It cuts off a torn last line, so that the next one does not continue it.
+// openLedger returns the file and its entries. It cuts off an
+// incomplete last line, so that the next line does not continue it.
 func openLedger(path string) (*ledgerFile, []Entry, error) {
 	if path == "" {
 		return &ledgerFile{}, nil, nil
@@ -181,8 +182,7 @@ func recoverLedger(file *os.File) ([]Entry, error) {
 	return entries, nil
 }
 
-// append makes the entry durable. The line goes out in one write, so that a reader sees it torn at most at the very
-// end.
+// append makes the entry durable. The line is written at once, so that a reader sees at most the last line incomplete.
 func (l *ledgerFile) append(e Entry) error {
 	if l.broken != nil || l.file == nil {
 		return l.broken

@@ -8,76 +8,76 @@ import (
 	"net/http"
 )
 
-// codeNotSent is the code of a refusal that never came to the provider.
+// codeNotSent is the code of a refusal that never reached the provider.
 const codeNotSent = "not_sent"
 
-// DeclinedError is returned when the provider looked at a charge and declined it. That is final: no money moved, and
-// the charge can be looked up.
+// DeclinedError is returned when the provider declined a charge.
+// This is final: no money moved, and the charge can be looked up.
 type DeclinedError struct {
 	// Charge is the declined charge.
 	Charge Charge
 }
 
-// Error says which charge was declined.
+// Error implements error.
 func (e *DeclinedError) Error() string { return "provider: charge " + e.Charge.ID + " was declined" }
 
-// RefusedError is returned when it is certain that nothing was done: the provider says so itself, or the request was
-// never sent because there was no connection.
+// RefusedError is returned when it is certain that nothing was done: the provider
+// reported it, or the request was never sent because there was no connection.
 type RefusedError struct {
 	// Status is the status of the answer, or zero if there was none.
 	Status int
-	// Code is the provider's word for the reason, such as idempotency_key_reused, or not_sent.
+	// Code is the provider's code for the reason, such as idempotency_key_reused, or not_sent.
 	Code string
-	// Err says more.
+	// Err is the cause.
 	Err error
 }
 
-// Error says why nothing was done.
+// Error implements error.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("provider: refused, nothing was done (%s): %v", e.Code, e.Err)
 }
 
-// Unwrap returns what says more.
+// Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// UnknownError is returned when it cannot be told from here whether the effect happened: the answer was lost, came too
-// late, or says nothing. Only a look-up, or the same request with the same key, can tell.
+// UnknownError is returned when it is not known whether the effect happened: the answer was lost,
+// came too late, or is unclear. Only a look-up, or the same request with the same key, can find out.
 type UnknownError struct {
 	// Status is the status of the answer, or zero if there was none.
 	Status int
-	// Err says more.
+	// Err is the cause.
 	Err error
 }
 
-// Error says what is known.
+// Error implements error.
 func (e *UnknownError) Error() string {
 	return fmt.Sprintf("provider: the outcome is unknown (status %d): %v", e.Status, e.Err)
 }
 
-// Unwrap returns what says more, such as context.DeadlineExceeded.
+// Unwrap returns the cause, such as context.DeadlineExceeded.
 func (e *UnknownError) Unwrap() error { return e.Err }
 
-// LookUpError is returned when a look-up failed. It says nothing of what was looked up: a 503 to a question is no word
-// on a refund that was made before.
+// LookUpError is returned when a look-up failed. It gives no information about what
+// was looked up: a 503 for a look-up does not mean that an earlier refund failed.
 type LookUpError struct {
 	// Status is the status of the answer, or zero if there was none.
 	Status int
-	// Err says more.
+	// Err is the cause.
 	Err error
 }
 
-// Error says that the look-up failed.
+// Error implements error.
 func (e *LookUpError) Error() string {
 	return fmt.Sprintf("provider: the look-up failed (status %d): %v", e.Status, e.Err)
 }
 
-// Unwrap returns what says more, such as context.DeadlineExceeded.
+// Unwrap returns the cause, such as context.DeadlineExceeded.
 func (e *LookUpError) Unwrap() error { return e.Err }
 
 func notSent(err error) error { return &RefusedError{Code: codeNotSent, Err: err} }
 
-// lost judges a request without an answer. Without a connection it cannot have been sent; all else may have come
-// through.
+// lost returns the error for a request without an answer. If there was no connection,
+// the request was not sent; in all other cases it may have been executed.
 func lost(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
@@ -86,8 +86,8 @@ func lost(err error) error {
 	return &UnknownError{Err: err}
 }
 
-// judge turns an answer into an error, or into the value. In doubt it says unknown: an answer that is not the
-// provider's own may come from something in between, which cannot know.
+// judge decodes an answer into the value, or returns its error. In doubt the outcome is unknown: an answer
+// that is not the provider's own may come from something in between, which cannot know the outcome.
 func judge(status int, body []byte, into any) error {
 	switch {
 	case status/100 == 2:

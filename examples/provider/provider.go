@@ -13,29 +13,29 @@ const (
 	defaultWebhookBackoff  = 50 * time.Millisecond
 )
 
-// Config says how a provider behaves. The zero value is a provider without a file, without idempotency and without
-// webhooks. All but the Logger goes through JSON and back, so that a parent process can hand it to its child.
+// Config configures a provider. The zero value is a provider without a file, without idempotency
+// and without webhooks. All fields except Logger and Now can be sent to a child process as JSON.
 type Config struct {
-	// LedgerPath is the file of the ledger. It is made if it is not there, and read back if it is. Default: none; then
-	// everything is forgotten when the provider ends.
+	// LedgerPath is the file of the ledger. It is created if it is missing, and
+	// otherwise read. Default: none, and all data are lost when the provider ends.
 	LedgerPath string
-	// Dedup makes the provider honour the Idempotency-Key header: the same key makes one charge. Default: false, as with a
-	// provider that has no idempotency of its own.
+	// Dedup means that the provider supports the Idempotency-Key header: the same
+	// key makes one charge. Default: false, like a provider without idempotency.
 	Dedup bool
-	// DeclinedAmounts are the amounts whose charges are declined. An empty slice that is not nil means none. Default:
-	// DeclinedAmount alone.
+	// DeclinedAmounts are the amounts whose charges are declined. An
+	// empty slice that is not nil means none. Default: DeclinedAmount.
 	DeclinedAmounts []int64
-	// Webhook says where events are sent. Default: nowhere.
+	// Webhook is the destination of events. Default: no events are sent.
 	Webhook Webhook
-	// WebhookAttempts is how often an event is sent at most until it is answered with 2xx. Default: 5.
+	// WebhookAttempts is the largest number of attempts to send an event until it is answered with 2xx. Default: 5.
 	WebhookAttempts int
 	// WebhookBackoff is the time between two attempts. Default: 50 ms.
 	WebhookBackoff time.Duration
-	// Faults are the faults to begin with. Default: none.
+	// Faults are the initial faults. Default: none.
 	Faults Faults
-	// Now is the clock that charges and refunds are dated by. Default: [time.Now].
+	// Now is the clock for the times of charges and refunds. Default: [time.Now].
 	Now func() time.Time `json:"-"`
-	// Logger gets what goes wrong inside the provider. Default: nothing is logged.
+	// Logger logs failures inside the provider. Default: nothing is logged.
 	Logger *slog.Logger `json:"-"`
 }
 
@@ -58,8 +58,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Provider is a fake payment provider. It is an http.Handler; Start and Serve put it on a port. All its methods can be
-// called at any time from any goroutine.
+// Provider is a fake payment provider. It is an http.Handler;
+// Start and Serve run it on a port. It is safe for concurrent use.
 type Provider struct {
 	book    *book
 	script  *script
@@ -76,7 +76,7 @@ type Provider struct {
 	requests sync.WaitGroup
 }
 
-// New makes a provider and reads its ledger back. The caller closes it.
+// New returns a provider with the contents of its ledger. The caller closes it.
 func New(config Config) (*Provider, error) {
 	config = config.withDefaults()
 	script := newScript()
@@ -110,8 +110,8 @@ func (p *Provider) routes() *http.ServeMux {
 	return mux
 }
 
-// ServeHTTP answers a request, or does to it what a fault says. Like any handler that gives up on a connection, it may
-// panic with http.ErrAbortHandler, which net/http understands.
+// ServeHTTP answers a request, or applies a fault to it. It may panic with
+// http.ErrAbortHandler, which net/http handles by closing the connection.
 func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !p.begin() {
 		p.write(w, failed(&problem{http.StatusServiceUnavailable, codeNotProcessed, "the provider is closed"}))
@@ -133,11 +133,11 @@ func (p *Provider) begin() bool {
 // Ledger returns all effects so far, in order.
 func (p *Provider) Ledger() Ledger { return p.book.effects() }
 
-// Charges returns the charges with the given reference that moved money. It is how a test counts effects.
+// Charges returns the charges with the given reference that moved money. Tests count effects with it.
 func (p *Provider) Charges(reference string) []Charge { return p.Ledger().Charges(reference) }
 
-// Close ends the provider: requests that are held are cut off, events that are not sent are forgotten, and the ledger
-// is closed. It returns when nothing of the provider runs any more. Further calls do nothing.
+// Close ends the provider: held requests are cut off, unsent events are dropped, and the ledger
+// is closed. It returns when no goroutine of the provider is running. Further calls do nothing.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	closed := p.closed

@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// script holds the rules that are in force, and the gates at which named faults wait.
+// script holds the current rules, and the gates at which named faults wait.
 type script struct {
 	mu    sync.Mutex
 	rules []*armedRule
 	draw  *rand.Rand
 	gates map[string]*gate
-	// strikes outlives the rules: it is counted from the start on.
+	// strikes outlives the rules: it counts from the start.
 	strikes map[Kind]int
 }
 
@@ -22,12 +22,12 @@ type armedRule struct {
 	struck int
 }
 
-// gate is where the requests that a named fault has struck arrive, and where some of them wait.
+// gate is where requests with a named fault arrive, and where some of them wait.
 type gate struct {
 	arrivals int
 	// arrival is closed, and replaced, each time a request arrives.
 	arrival chan struct{}
-	// open is closed when the gate is opened. It stays open.
+	// open is closed when the gate is opened. The gate then remains open.
 	open   chan struct{}
 	opened bool
 }
@@ -54,8 +54,8 @@ func (s *script) set(f Faults) error {
 	return nil
 }
 
-// clear opens the gates under the lock under which pick hands them out, so no request can be held by a rule that is
-// gone.
+// clear opens the gates under the same lock under which pick returns
+// them, so that no request is held by a rule that was removed.
 func (s *script) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *script) clear() {
 	clear(s.gates)
 }
 
-// pick returns the fault that strikes the subject among the kinds of one group.
+// pick returns the fault for a request, among the kinds of one group.
 func (s *script) pick(subject Match, group func(Kind) bool) fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (s *script) comesUp(rule *armedRule) bool {
 	return rule.Rate == 0 || s.draw.Float64() < rule.Rate
 }
 
-// gate returns the gate with the name, or nil if there is no name.
+// gate returns the gate with the name, or nil if the name is empty.
 func (s *script) gate(name string) *gate {
 	if name == "" {
 		return nil
@@ -99,7 +99,7 @@ func (s *script) gate(name string) *gate {
 	return g
 }
 
-// arrive counts the fault, and tells those who await it that it has struck. It may be no fault.
+// arrive counts the fault, and wakes those who wait for it. The fault may be empty.
 func (s *script) arrive(f fault) {
 	if f.Kind == "" {
 		return
@@ -152,7 +152,7 @@ func (g *gate) release() {
 	}
 }
 
-// released never comes for a fault without a name.
+// released returns a channel that is closed when the fault is released. For a fault without a name, it is nil.
 func (f fault) released() <-chan struct{} {
 	if f.gate == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Serve runs a provider on the listener until the context ends, and closes the listener. It is all that the main
-// function of a child process needs. It returns nil if it ended because of the context.
+// Serve runs a provider on the listener until the context ends, and closes the listener. It is all
+// that the main function of a child process needs. It returns nil if it ended because of the context.
 func Serve(ctx context.Context, config Config, listener net.Listener) error {
 	p, err := New(config)
 	if err != nil {
@@ -21,7 +21,8 @@ func Serve(ctx context.Context, config Config, listener net.Listener) error {
 	return p.serve(ctx, listener)
 }
 
-// serve owns the provider: it closes it at the end. The server goes first, so that no request waits for a slow client.
+// serve runs the server, and closes the provider at the end. The
+// server ends first, so that no request waits for a slow client.
 func (p *Provider) serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           p,
@@ -38,11 +39,11 @@ func (p *Provider) serve(ctx context.Context, listener net.Listener) error {
 	return errors.Join(err, p.Close())
 }
 
-// Server is a provider that runs in this process, on a port of its own.
+// Server is a provider that runs in this process, on its own port.
 type Server struct {
 	// Provider is the provider itself, for its ledger and its faults.
 	*Provider
-	// URL is where it listens, without a slash at the end.
+	// URL is the base URL, without a slash at the end.
 	URL string
 
 	stop  context.CancelFunc
@@ -72,8 +73,8 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 // Client returns a client of this provider. It shares the connections of http.DefaultClient.
 func (s *Server) Client() *Client { return &Client{URL: s.URL} }
 
-// Close ends the server and the provider, cuts off all requests, and returns when nothing of them runs any more.
-// Further calls return the same.
+// Close ends the server and the provider, cuts off all requests, and returns
+// when no goroutine of them is running. Further calls return the same.
 func (s *Server) Close() error {
 	s.stop()
 	<-s.ended

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// strike does to a request what the fault says, and reports whether the request goes on. It panics with
-// http.ErrAbortHandler where the connection has to be closed without an answer.
+// strike applies the fault to a request, and reports whether the request continues. It
+// panics with http.ErrAbortHandler if the connection must be closed without an answer.
 func (p *Provider) strike(w http.ResponseWriter, r *http.Request, f fault) bool {
 	p.script.arrive(f)
 	switch f.Kind {
@@ -25,8 +25,8 @@ func (p *Provider) strike(w http.ResponseWriter, r *http.Request, f fault) bool 
 	return false
 }
 
-// wait lasts until the fault is released or its delay is over, or the client leaves if that is to be noticed. If the
-// provider is closed meanwhile, the request dies as it would with the process.
+// wait returns when the fault is released, its delay is over, or left is closed. If the
+// provider is closed meanwhile, the request is cut off as if the process had ended.
 func (p *Provider) wait(f fault, left <-chan struct{}) {
 	var over <-chan time.Time
 	if f.Delay > 0 {
@@ -43,8 +43,8 @@ func (p *Provider) wait(f fault, left <-chan struct{}) {
 	}
 }
 
-// problem is what an error fault answers. Only one that comes before the effect, with the status that promises it, says
-// that nothing was done; all others leave the caller in doubt, as they do in life.
+// problem returns the answer of an error fault. Only ErrorBefore with status 503 reports
+// that nothing was done. All other answers leave the outcome unknown, as in production.
 func (f fault) problem() *problem {
 	status := f.Status
 	if status == 0 {
@@ -56,14 +56,14 @@ func (f fault) problem() *problem {
 	return &problem{status, codeInternal, "something went wrong"}
 }
 
-// reset closes the connection so that the client sees a reset and not an orderly end.
+// reset closes the connection so that the client sees a reset and not a normal end.
 func reset(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // it fails only on a connection that is gone already, which is what is wanted
+		_ = tcp.SetLinger(0) // it fails only on a closed connection, which is the goal anyway
 	}
 	conn.Close()
 }

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// SignatureHeader is the header in which an event carries its signature.
+	// SignatureHeader is the header field with the signature of an event.
 	SignatureHeader = "Provider-Signature"
 
 	// EventSucceeded is the type of the event about a charge that moved money.
@@ -29,40 +29,40 @@ const (
 
 	webhookTimeout = 5 * time.Second
 	maxWaiting     = 4096
-	// heldBack is how long a reordered event waits for the next one if its rule says nothing.
+	// heldBack is how long a reordered event waits for the next event if its rule has no delay.
 	heldBack = time.Second
 )
 
-// Webhook says where events are sent, and how they are signed.
+// Webhook is the destination of events, and the key that signs them.
 type Webhook struct {
-	// URL is where events are posted to. Default: none are sent.
+	// URL is the URL for events. Default: no events are sent.
 	URL string `json:"url"`
-	// Secret is the key of the signature. Default: empty, which signs all the same, but proves nothing.
+	// Secret is the key of the signature. Default: empty; events are signed anyway, but the signature proves nothing.
 	Secret string `json:"secret"`
 }
 
 // Event is the body of a webhook.
 type Event struct {
-	// ID names the event. All deliveries of it have the same ID, also the duplicates.
+	// ID is the ID of the event. All deliveries of it have the same ID, including duplicates.
 	ID string `json:"id"`
 	// Type is EventSucceeded, EventDeclined or EventRefunded.
 	Type string `json:"type"`
 	// Created is when the charge or the refund was made.
 	Created time.Time `json:"created"`
-	// Data is what the event is about.
+	// Data is the charge or the refund.
 	Data EventData `json:"data"`
 }
 
-// EventData is what an event is about: either a charge or a refund.
+// EventData is the subject of an event: either a charge or a refund.
 type EventData struct {
 	// Object is the charge. It is the zero value, and not sent, in an event about a refund.
 	Object Charge `json:"object,omitzero"`
-	// Refund is set for EventRefunded alone.
+	// Refund is only set for EventRefunded.
 	Refund *Refund `json:"refund,omitempty"`
 }
 
-// Sign returns the value of SignatureHeader for a body that is sent at the given time: t=<unix time>,v1=<hex of the
-// HMAC-SHA256 of "t.body">. It is exported so that a test can forge a webhook.
+// Sign returns the value of SignatureHeader for a body that is sent at the given time: t=<unix
+// time>,v1=<hex of the HMAC-SHA256 of "t.body">. It is exported so that a test can forge a webhook.
 func Sign(secret string, at time.Time, body []byte) string {
 	stamp := strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, []byte(secret))
@@ -71,7 +71,7 @@ func Sign(secret string, at time.Time, body []byte) string {
 	return "t=" + stamp + ",v1=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// eventOf derives the ID from that of the charge, so that it is the same whenever the event is made.
+// eventOf returns the event about a charge. Its ID derives from the charge's ID, so that it is always the same.
 func eventOf(c Charge) *Event {
 	e := &Event{
 		ID: "evt_" + strings.TrimPrefix(c.ID, "ch_"), Type: EventSucceeded, Created: c.Created, Data: EventData{Object: c},
@@ -82,13 +82,14 @@ func eventOf(c Charge) *Event {
 	return e
 }
 
-// refundEvent keeps the prefix of the refund's ID in that of the event: refunds and charges are numbered apart.
+// refundEvent returns the event about a refund. Its ID keeps the prefix
+// of the refund's ID: refunds and charges are numbered independently.
 func refundEvent(r Refund) *Event {
 	return &Event{ID: "evt_" + r.ID, Type: EventRefunded, Created: r.Created, Data: EventData{Refund: &r}}
 }
 
-// courier sends the events. The first attempts go out one by one in the order of the charges and refunds, so that only
-// a fault changes the order as long as the receiver answers with 2xx; further attempts go on beside.
+// courier sends the events. The first attempts are made one by one in the order of the charges and refunds, so
+// that only a fault changes the order while the receiver answers with 2xx. Further attempts are concurrent.
 type courier struct {
 	life     context.Context
 	client   *http.Client
@@ -102,7 +103,7 @@ type courier struct {
 	target Webhook
 }
 
-// parcel is an event on its way. One that is held back waits at most for the given time.
+// parcel is an event to be sent. If it is held back, it waits at most for heldBack.
 type parcel struct {
 	event    Event
 	heldBack time.Duration
@@ -130,7 +131,7 @@ func (c *courier) aimedAt() Webhook {
 	return c.target
 }
 
-// announce takes an event over, in the way that the fault says. There may be no event.
+// announce queues an event, as the fault requires. The event may be nil.
 func (c *courier) announce(event *Event, f fault) {
 	if event == nil || c.aimedAt().URL == "" {
 		return
@@ -160,7 +161,7 @@ func (c *courier) announce(event *Event, f fault) {
 	}
 }
 
-// enqueue never blocks the request that an event comes from: a provider whose queue is full loses events.
+// enqueue never blocks the request that caused the event: a provider whose queue is full loses events.
 func (c *courier) enqueue(p parcel) {
 	select {
 	case c.queue <- p:
@@ -191,8 +192,8 @@ func (c *courier) run() {
 	}
 }
 
-// deliver returns after the first attempt. If that failed, the others follow beside, so that a receiver which refuses
-// one event still gets the next.
+// deliver returns after the first attempt. If it failed, further attempts are
+// concurrent, so that a receiver that refuses one event still gets the next event.
 func (c *courier) deliver(e Event) {
 	if c.attempt(e) {
 		return
@@ -238,7 +239,7 @@ func (c *courier) post(e Event) error {
 	return nil
 }
 
-// sleep reports whether the provider is still there afterwards.
+// sleep waits, and reports whether the provider is still open.
 func (c *courier) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -250,7 +251,7 @@ func (c *courier) sleep(d time.Duration) bool {
 	}
 }
 
-// wait returns when all that the courier started has ended. The life of the provider must be over.
+// wait returns when all goroutines of the courier have ended. The provider must be closed.
 func (c *courier) wait() {
 	c.running.Wait()
 	c.client.CloseIdleConnections()

@@ -12,22 +12,22 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// config is what the environment says. Secrets are not in files of the repository, and not in arguments, which all
-// users of a machine can see.
+// config is the configuration from the environment. Secrets are neither in files
+// of the repository nor in arguments, which all users of a machine can see.
 type config struct {
-	database        string // DATABASE_URL: of the service's role, with pool_max_conns and connect_timeout
-	listen, admin   string // LISTEN and ADMIN_LISTEN: the second is not for the world
+	database        string // DATABASE_URL: for the service's role, with pool_max_conns and connect_timeout
+	listen, admin   string // LISTEN and ADMIN_LISTEN: the second must not be public
 	provider        string // PROVIDER_URL
-	warehouse       string // WAREHOUSE_URL: gets an event for each order
-	warehouseSecret string // WAREHOUSE_SECRET: whsec_…, signs those events
+	warehouse       string // WAREHOUSE_URL: receives an event for each order
+	warehouseSecret string // WAREHOUSE_SECRET: whsec_…, signs these events
 	secret          []byte // ONCEWARD_SECRET: 16 random bytes or more, the same on all replicas
 	oldSecrets      [][]byte
 	tokens          map[string]string // TOKENS: a JSON object of tenants by their bearer tokens
-	drain           time.Duration     // DRAIN: how long load balancers take to see that a replica is not ready
+	drain           time.Duration     // DRAIN: how long load balancers take to notice that a replica is not ready
 	calling         time.Duration     // CALL_TIMEOUT: how long a call to the provider may take
 }
 
-// readConfig names everything that is missing at once.
+// readConfig reads the environment. Its error names all missing variables.
 func readConfig() (config, error) {
 	var missing []string
 	required := func(name string) string {
@@ -47,7 +47,7 @@ func readConfig() (config, error) {
 	if len(missing) > 0 {
 		return c, fmt.Errorf("the environment lacks %s", strings.Join(missing, ", "))
 	}
-	if old := os.Getenv("ONCEWARD_OLD_SECRET"); old != "" { // while a secret is rotated
+	if old := os.Getenv("ONCEWARD_OLD_SECRET"); old != "" { // during the rotation of a secret
 		c.oldSecrets = [][]byte{[]byte(old)}
 	}
 	var err error
@@ -70,7 +70,7 @@ func optional(name, otherwise string) string {
 	return otherwise
 }
 
-// tenant says whose key it is: from authentication, never from the body.
+// tenant returns the tenant of a request. It comes from authentication, never from the body.
 func (c *config) tenant(r *http.Request) (string, error) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if tenant := c.tokens[token]; tenant != "" && strings.EqualFold(scheme, "Bearer") {

@@ -15,7 +15,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// ordersTopic is that of the events about orders.
+// ordersTopic is the topic of the events about orders.
 const ordersTopic = "orders"
 
 type order struct {
@@ -24,8 +24,8 @@ type order struct {
 	Quantity  int    `json:"quantity"`
 }
 
-// createOrder works in the database alone: the order, its event and the answer are one transaction with the claim of
-// the key. It calls no other system, because what that does could not be rolled back.
+// createOrder uses only the database: the order, its event and the answer are one transaction with
+// the claim of the key. It calls no other system, because effects there could not be rolled back.
 func (s *service) createOrder(w http.ResponseWriter, r *http.Request) {
 	var o order
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o.Reference == "" || o.Quantity < 1 {
@@ -35,7 +35,7 @@ func (s *service) createOrder(w http.ResponseWriter, r *http.Request) {
 	o.ID = rand.Text()
 	if err := s.insertOrder(r.Context(), o); err != nil {
 		slog.ErrorContext(r.Context(), "an order was not written", "error", err)
-		http.Error(w, "try again", http.StatusInternalServerError) // all is undone, and the retry runs afresh
+		http.Error(w, "try again", http.StatusInternalServerError) // all is rolled back, and the retry executes
 		return
 	}
 	send(w, response(http.StatusCreated, o))
@@ -59,9 +59,9 @@ func (s *service) insertOrder(ctx context.Context, o order) error {
 }
 
 const (
-	// paymentsRoute is also the name of the operation, by which the poller knows its rule.
+	// paymentsRoute is also the name of the operation, by which the poller finds its rule.
 	paymentsRoute = "POST /payments"
-	// chargeStep names the one call to the provider, for its downstream key.
+	// chargeStep is the name of the only call to the provider, for its downstream key.
 	chargeStep = "charge"
 )
 
@@ -72,8 +72,8 @@ type payment struct {
 	Status    string `json:"status"`
 }
 
-// createPayment calls the provider while the client waits. The reservation is durable before, so that whatever happens
-// from here on ends in an answer or in an outcome that is known to be unknown, and is settled by resolvePayment.
+// createPayment calls the provider while the client waits. The reservation is durable before the call.
+// Whatever happens afterwards ends with an answer or with an unknown outcome, which resolvePayment settles.
 func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 	var asked payment
 	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Reference == "" || asked.Amount < 1 {
@@ -81,7 +81,7 @@ func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op := onceward.FromContext(r.Context())
-	if err := op.CheckLease(); err != nil { // the process was paused, and another attempt may be at it
+	if err := op.CheckLease(); err != nil { // the process was paused, and another attempt may be running
 		op.NotExecuted()
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
@@ -89,7 +89,7 @@ func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 	made, err := s.provider.Charge(r.Context(), op.DownstreamKey(chargeStep),
 		provider.ChargeRequest{Amount: asked.Amount, Currency: "EUR", Reference: asked.Reference})
 	var declined *provider.DeclinedError
-	if errors.As(err, &declined) { // an answer too, and kept
+	if errors.As(err, &declined) { // this is an answer too, and is stored
 		made, err = declined.Charge, nil
 	}
 	var refused *provider.RefusedError
@@ -106,7 +106,7 @@ func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// paymentAnswer is the answer about a charge, whether the handler or the resolver learns of it first.
+// paymentAnswer returns the answer about a charge, for both the handler and the resolver.
 func paymentAnswer(c provider.Charge) store.Response {
 	status := http.StatusCreated
 	if c.Status == provider.Declined {
@@ -115,7 +115,7 @@ func paymentAnswer(c provider.Charge) store.Response {
 	return response(status, payment{ID: c.ID, Reference: c.Reference, Amount: c.Amount, Status: string(c.Status)})
 }
 
-// resolvePayment asks the provider what became of a payment whose outcome is unknown, by the key that was sent along.
+// resolvePayment looks up a payment with an unknown outcome at the provider, by the key that was sent with it.
 func (s *service) resolvePayment(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	key, err := s.guard.DownstreamKey(rec, chargeStep)
 	if err != nil {
@@ -131,22 +131,22 @@ func (s *service) resolvePayment(ctx context.Context, rec *store.Record) (reconc
 	return reconcile.Completed(paymentAnswer(made), made.ID), nil
 }
 
-// reject answers a request that is not valid. Nothing of it is kept: the corrected one may use the same key.
+// reject answers a request that is not valid. The answer is not stored: the corrected request may use the same key.
 func reject(w http.ResponseWriter, r *http.Request, problem string) {
 	onceward.FromContext(r.Context()).Reject()
 	http.Error(w, problem, http.StatusBadRequest)
 }
 
-// response is what a client gets, and every retry of it.
+// response returns the response for a client and for every retry.
 func response(status int, value any) store.Response {
 	body, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // none of our types can fail
+		panic(err) // our types always encode
 	}
 	return reconcile.Response(status, http.Header{"Content-Type": {"application/json"}}, body)
 }
 
-// send writes a response. The guard keeps it; whether the client is still there does not matter.
+// send writes a response. The guard stores it; whether the client is still connected does not matter.
 func send(w http.ResponseWriter, r store.Response) {
 	for _, field := range r.Header {
 		w.Header().Add(field.Name, field.Value)

@@ -44,30 +44,30 @@ func main() {
 	}
 }
 
-// These times must fit together: docs/production.md has the table.
+// These times must be consistent: docs/production.md has the table.
 const (
-	starting = 30 * time.Second // until the database has answered, or the start has failed
-	reading  = 5 * time.Second  // of a request with its body: ours are small
-	storing  = 5 * time.Second  // of one call of the store, before a handler begins
-	waiting  = 5 * time.Second  // of a duplicate for the first of its key
-	handling = 5 * time.Second  // of a handler beside its call to the provider, whose end it can report then
-	settling = 20 * time.Second // of an answer until it is stored, or what became of its COMMIT is known
-	probing  = 3 * time.Second  // of a probe
-	stopping = 15 * time.Second // of a worker that has no grace of its own, of the store, and of the server for probes
+	starting = 30 * time.Second // until the database has answered, or the start fails
+	reading  = 5 * time.Second  // reading a request with its body: our requests are small
+	storing  = 5 * time.Second  // one store call before a handler begins
+	waiting  = 5 * time.Second  // a duplicate waits for the first request with its key
+	handling = 5 * time.Second  // a handler without its call to the provider; it can still report the end of the call
+	settling = 20 * time.Second // until an answer is stored, or the result of its COMMIT is known
+	probing  = 3 * time.Second  // answering a probe
+	stopping = 15 * time.Second // a worker without a grace of its own, the store, and the server for probes
 )
 
-// deadline is that of a handler.
+// deadline returns the deadline of a handler.
 func (c *config) deadline() time.Duration { return c.calling + handling }
 
-// longest is what a request may take in all: a duplicate may wait in vain, and then execute itself.
+// longest returns the longest time of a request: a duplicate may wait in vain, and then execute.
 func (c *config) longest() time.Duration {
 	return reading + storing + waiting + storing + c.deadline() + settling
 }
 
-// schema is where all tables are.
+// schema is the schema of all tables.
 const schema = "app"
 
-// service is what handlers and workers share.
+// service is shared by handlers and workers.
 type service struct {
 	store    *postgres.Store
 	guard    *onceward.Guard
@@ -76,7 +76,7 @@ type service struct {
 	monitor  *monitor
 }
 
-// serve starts everything, or says what is wrong, and ends it in order when the context ends.
+// serve starts everything, or returns what is wrong. It shuts down in order when the context ends.
 func serve(ctx context.Context) error {
 	c, err := readConfig()
 	if err != nil {
@@ -101,9 +101,9 @@ func serve(ctx context.Context) error {
 
 var errNotReady = errors.New(`the database is not ready; without tables, run "service migrate" first`)
 
-// start checks everything, and returns what is to be run.
+// start checks everything, and returns the workers to run.
 func (s *service) start(ctx context.Context, c config) (_ []onceward.Worker, err error) {
-	// Migrations are the owner's, and a server that can lose commits is refused.
+	// The owner migrates the tables. A server that can lose commits is refused.
 	s.store, err = postgres.Open(ctx, c.database,
 		postgres.WithSchema(schema), postgres.WithManualMigration(), postgres.WithStrictDurability())
 	if err != nil {
@@ -128,8 +128,8 @@ func (s *service) start(ctx context.Context, c config) (_ []onceward.Worker, err
 	return s.inOrder(ctx, c, routes, background)
 }
 
-// inOrder adds the servers to the workers in the background. All stop in the reverse of the order that it returns, each
-// wholly before the next.
+// inOrder adds the servers to the background workers. The workers
+// stop in the reverse order of the result, one after the other.
 func (s *service) inOrder(
 	ctx context.Context, c config, routes http.Handler, background []onceward.Worker,
 ) ([]onceward.Worker, error) {
@@ -142,16 +142,16 @@ func (s *service) inOrder(
 		return nil, err
 	}
 	server := &http.Server{Handler: routes, ReadTimeout: reading, WriteTimeout: c.longest(), IdleTimeout: 2 * time.Minute}
-	// A connection that has sent nothing yet counts as busy until it has had its time.
+	// A new connection counts as busy until it has sent a request or the read timeout is over.
 	probes := &http.Server{Handler: s.monitor.handler(s.probe), ReadTimeout: probing, IdleTimeout: 2 * time.Minute}
 	all := []onceward.Worker{
-		s.guard.Server(probes, admin, stopping), // 5. probes are answered to the end
-		storeCloser{s.store},                    // 4. what has ended by now could be written down
+		s.guard.Server(probes, admin, stopping), // 5. probes are answered until the end
+		storeCloser{s.store},                    // 4. until here, results could be stored
 	}
-	all = append(all, background...) // 3. what handlers left behind is done until here
+	all = append(all, background...) // 3. until here, the work that handlers left behind is done
 	all = append(all,
 		s.guard.Server(server, listener, c.longest()), // 2. stop accepting, let handlers end and settle
-		s.monitor.drain(c.drain))                      // 1. not ready any more, and time for load balancers to see it
+		s.monitor.drain(c.drain))                      // 1. report not ready, and give load balancers time to notice
 	slog.Info("serving", "address", listener.Addr().String(), "admin", admin.Addr().String())
 	return all, nil
 }
@@ -164,7 +164,7 @@ func (c storeCloser) Run(ctx context.Context) error {
 	return c.store.Close()
 }
 
-// checkTables asks for what handlers will need, with the service's own rights.
+// checkTables checks what handlers need, with the service's own rights.
 func (s *service) checkTables(ctx context.Context) error {
 	if err := s.probe(ctx); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (s *service) checkTables(ctx context.Context) error {
 	})
 }
 
-// probe asks the store for a record that is not there: whether it answers, and has its tables.
+// probe reads a record that does not exist, to check that the store answers and has its tables.
 func (s *service) probe(ctx context.Context) error {
 	_, err := s.store.Get(ctx, store.ID{Scope: "probe", Key: "probe"})
 	if errors.Is(err, store.ErrNotFound) {
@@ -184,12 +184,12 @@ func (s *service) probe(ctx context.Context) error {
 	return err
 }
 
-// routes makes the guard and what it guards.
+// routes returns the guard's routes.
 func (s *service) routes(c config) (http.Handler, error) {
 	var err error
 	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: c.tenant, Secret: c.secret, OldSecrets: c.oldSecrets,
-		Namespace: "shop", // tells our downstream keys from those of other services at the same provider
+		Namespace: "shop", // distinguishes our downstream keys from other services' at the same provider
 		Observer:  s.monitor, Propagator: s.monitor, StoreTimeout: storing,
 		Defaults: []onceward.Option{onceward.Deadline(c.deadline()), onceward.InFlightWait(waiting)},
 	})
@@ -208,7 +208,7 @@ func (s *service) routes(c config) (http.Handler, error) {
 	return mux, onceward.AuditStrict(mux.Routes()) // no POST or PATCH was forgotten
 }
 
-// workers are those in the background. A phased route would add its phase.Resumer.
+// workers returns the background workers. A phased route would add its phase.Resumer.
 func (s *service) workers(c config) ([]onceward.Worker, error) {
 	cleaner, err := janitor.New(s.store, janitor.Config{Observer: s.monitor})
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// tables are the service's own. A real one has a tool for them; it belongs here, before the replicas of a new version.
+// tables are the service's own tables. A real service uses a migration
+// tool. Its place is here, before the replicas of a new version start.
 const tables = `CREATE TABLE IF NOT EXISTS app.orders (
 	id        text PRIMARY KEY,
 	tenant    text NOT NULL,
@@ -21,8 +22,9 @@ const tables = `CREATE TABLE IF NOT EXISTS app.orders (
 	quantity  integer NOT NULL
 )`
 
-// grants are all that the service needs, as docs/postgresql.md lists them: it can neither change tables nor read those
-// of others. A serial column of a table of yours needs GRANT USAGE ON SEQUENCE too; one that is an IDENTITY does not.
+// grants are all rights that the service needs, as docs/postgresql.md lists them:
+// it can neither change tables nor read other owners' tables. A serial column of
+// your own table needs GRANT USAGE ON SEQUENCE too; an IDENTITY column does not.
 const grants = `
 GRANT USAGE ON SCHEMA app TO @role;
 GRANT SELECT, INSERT ON app.orders TO @role;
@@ -32,8 +34,8 @@ GRANT SELECT, INSERT, DELETE ON app.onceward_late_completion, app.onceward_exter
 	app.onceward_execution, app.onceward_outbox, app.onceward_inbox TO @role;
 GRANT USAGE ON SEQUENCE app.onceward_attempt, app.onceward_outbox_number TO @role`
 
-// migrate brings the tables up to date, with the rights of their owner, and gives the service's role its own. To run it
-// again changes nothing.
+// migrate updates the tables, with the rights of their owner, and
+// grants the service's role its rights. It can be repeated safely.
 func migrate(ctx context.Context) error {
 	url, role := os.Getenv("OWNER_DATABASE_URL"), os.Getenv("SERVICE_ROLE")
 	if url == "" || role == "" {

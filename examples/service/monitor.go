@@ -10,10 +10,10 @@ import (
 	"github.com/onceward/onceward/telemetry"
 )
 
-// monitor is what others see of a replica: whether it lives, whether it wants requests, and what it has done. To see
-// traces too, give the telemetry a TracerProvider, and put the middleware of OpenTelemetry around the routes.
+// monitor is the public state of a replica: whether it is alive, whether it is ready, and its metrics. To get
+// traces too, give the telemetry a TracerProvider, and wrap the routes in the middleware of OpenTelemetry.
 type monitor struct {
-	*telemetry.Telemetry // told by all parts
+	*telemetry.Telemetry // observes all parts
 	metrics              http.Handler
 	draining             atomic.Bool
 }
@@ -27,8 +27,8 @@ func newMonitor() (*monitor, error) {
 	return &monitor{Telemetry: t, metrics: metrics}, err
 }
 
-// handler answers probes and scrapes. Live says that the process works at all: it must not ask the store, or an outage
-// of that would have all replicas restarted for nothing. Ready says whether to send requests.
+// handler answers probes and scrapes. Live reports that the process works at all: it must not query the store, because
+// otherwise an outage of the store would restart all replicas for nothing. Ready reports whether to send requests.
 func (m *monitor) handler(probe func(context.Context) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /live", func(http.ResponseWriter, *http.Request) {})
@@ -45,8 +45,8 @@ func (m *monitor) handler(probe func(context.Context) error) http.Handler {
 	return mux
 }
 
-// drain is the worker that stops first: from then on the replica is not ready, and is left alone for as long as load
-// balancers go on sending requests.
+// drain returns the worker that stops first. The replica is then not
+// ready, and waits while load balancers may still send requests.
 func (m *monitor) drain(d time.Duration) onceward.Worker {
 	return onceward.WorkerFunc(func(ctx context.Context) error {
 		<-ctx.Done()

@@ -1,6 +1,6 @@
-// Package await waits, in tests, for what has to happen. Every wait has the same generous bound, so that no test fails
-// because the machine is slow: a wait that reaches it is a fault. Time in memory does not need this package, but
-// testing/synctest.
+// Package await waits in tests for conditions that must become true. Every wait has the
+// same generous limit, so that no test fails because the machine is slow: a wait that
+// reaches the limit is a fault. For time within one process, use testing/synctest instead.
 package await
 
 import (
@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// Limit is how long a test waits for an event, whatever the event is.
+	// Limit is the longest wait for any event.
 	Limit = 2 * time.Minute
-	// pause is the time between two looks at a condition.
+	// pause is the time between two checks of a condition.
 	pause = 10 * time.Millisecond
 )
 
-// That looks again and again until a condition holds, and fails the test if it does not.
+// That waits until a condition holds, and fails the test if it does not.
 func That(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Limit); !holds(); time.Sleep(pause) {
@@ -25,7 +25,7 @@ func That(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Success tries again and again until there is no error, and fails the test with the last error if there always is one.
+// Success repeats try until it returns no error. If it always fails, Success fails the test with the last error.
 func Success(t testing.TB, what string, try func() error) {
 	t.Helper()
 	var last error
@@ -39,7 +39,8 @@ func Success(t testing.TB, what string, try func() error) {
 	}
 }
 
-// Value returns the next value of a channel, or the zero value of a closed one, and fails the test if there is none.
+// Value returns the next value of a channel, or the zero value
+// of a closed channel. It fails the test if there is no value.
 func Value[T any](t testing.TB, what string, from <-chan T) (value T) {
 	t.Helper()
 	limit := time.NewTimer(Limit)
@@ -52,7 +53,7 @@ func Value[T any](t testing.TB, what string, from <-chan T) (value T) {
 	return value
 }
 
-// Return calls a function and waits until it returns, and fails the test if it does not.
+// Return calls a function, and fails the test if the function does not return.
 func Return(t testing.TB, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})

@@ -1,10 +1,10 @@
-// Package cloudevents holds what the bindings of CloudEvents 1.0 to several protocols have in common.
+// Package cloudevents contains what the CloudEvents 1.0 bindings to several protocols share.
 package cloudevents
 
 import "strings"
 
-// PercentEncode writes the value of an attribute as the bindings to HTTP and NATS want it in a header: all but
-// printable ASCII is encoded, and so are the space, the double quote and the percent sign.
+// PercentEncode encodes the value of an attribute for a header in the bindings to HTTP and NATS: everything
+// except printable ASCII is encoded, and so are the space, the double quote and the percent sign.
 func PercentEncode(value string) string {
 	const digits = "0123456789ABCDEF"
 	var b strings.Builder

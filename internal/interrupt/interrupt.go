@@ -1,5 +1,5 @@
-// Package interrupt is how the programs of this repository are ended: the first interrupt ends a program in order, the
-// second one cuts the order short, and the third one ends the program where it is.
+// Package interrupt defines how interrupts end the programs of this repository: the first interrupt
+// starts an orderly shutdown, the second cuts it short, and the third ends the program immediately.
 package interrupt
 
 import (
@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Listen returns two contexts, which end with the first and the second SIGINT or SIGTERM.
+// Listen returns two contexts, which end at the first and the second SIGINT or SIGTERM.
 func Listen() (first, second context.Context) {
 	first, endInOrder := context.WithCancel(context.Background())
 	second, endNow := context.WithCancel(context.Background())

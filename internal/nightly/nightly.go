@@ -1,6 +1,6 @@
-// Package nightly marks the tests that only `make test-all` runs: matrices, storms, groups of servers that take long to
-// start. `make test` leaves them out, because every change and every newcomer waits for it. A test that is left out says
-// so, and `make test-all` fails if any test is skipped, so that none is left out of both.
+// Package nightly marks the tests that only `make test-all` runs: matrices, storms, groups of servers that
+// start slowly. `make test` skips them, because every change and every newcomer waits for it. A skipped
+// test reports so, and `make test-all` fails if any test is skipped, so that no test is skipped in both.
 package nightly
 
 import (
@@ -12,10 +12,10 @@ import (
 // variable is set to 1 by `make test-all`.
 const variable = "ONCEWARD_TEST_ALL"
 
-// Runs reports whether everything is tested.
+// Runs reports whether all tests run.
 func Runs() bool { return os.Getenv(variable) == "1" }
 
-// Only leaves a test to `make test-all`. The reason says what the test costs, or what `make test` has in its place.
+// Only skips a test unless `make test-all` runs. The reason is what the test costs, or what `make test` runs instead.
 func Only(t testing.TB, reason string) {
 	t.Helper()
 	if !Runs() {
@@ -31,8 +31,8 @@ func Either[T any](nightly, everyChange T) T {
 	return everyChange
 }
 
-// DrawLess lowers how many random sequences a test of rapid draws on each change, for TestMain. The night draws a
-// hundred, and so does a package that does not call it; -rapid.checks on the command line wins.
+// DrawLess lowers the number of random sequences that a rapid test draws on each change, for TestMain. Nightly runs
+// draw a hundred, and so do packages that do not call DrawLess; -rapid.checks on the command line takes precedence.
 func DrawLess(sequences string) {
 	f := flag.Lookup("rapid.checks")
 	if f == nil || Runs() || f.Value.String() != f.DefValue {

@@ -1,5 +1,5 @@
-// Package part names the parts of what an operation does, such as the messages that it sends, so that each has a
-// downstream key of its own, the same in every attempt.
+// Package part names the parts of an operation, such as the messages that it sends,
+// so that each part has its own downstream key, which is the same in every attempt.
 package part
 
 import (
@@ -10,23 +10,21 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Key is the key under which a context holds its [Counter]. The context of an operation answers it with the
-// operation's.
+// Key is the key of the [Counter] in a context. The context of an operation returns the operation's counter.
 type Key struct{}
 
-// Counter tells parts apart that have the same name. The zero value is ready to use.
+// Counter distinguishes parts with the same name. The zero value is ready to use.
 type Counter struct {
 	step string
 
 	mu     sync.Mutex
-	counts map[string]int  // by the name that is asked for
-	given  map[string]bool // the names that were given, because one with a number may be asked for too
+	counts map[string]int  // by the name as asked for
+	given  map[string]bool // the names in use, because a caller may also ask for a name with a number
 }
 
-// Name returns the name of the next part that is called so. It has the step in front of it and, from the second time on
-// that it is asked for, a number behind it: so it is the same in every attempt, if the handler does the same each time.
-// Without a counter in the context it is the name as asked for. The context may be a framework's own: see
-// [store.ContextName].
+// Name returns the name of the next part with the given name. It is prefixed with the step. From the second part on it
+// has a number as suffix, so that it is the same in every attempt if the handler does the same each time. Without a
+// counter in the context, Name returns the given name. The context may be a framework's own: see [store.ContextName].
 func Name(ctx context.Context, asked string) string {
 	if counter, ok := store.Value(ctx, Key{}).(*Counter); ok {
 		return counter.name(asked)
@@ -59,7 +57,7 @@ func (c *Counter) name(asked string) string {
 	return name
 }
 
-// Reset starts counting from one again, because what an earlier run did was undone.
+// Reset restarts the counting from one, because an earlier run was undone.
 func (c *Counter) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

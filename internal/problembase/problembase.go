@@ -1,4 +1,4 @@
-// Package problembase checks what comes before the code in the type of a problem.
+// Package problembase checks the base URL of problem types, which precedes the problem's code.
 package problembase
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Check refuses a base that leads nowhere, and one that the code would run into.
+// Check refuses a base that is not a usable URL, or that does not separate the code.
 func Check(base string) error {
 	u, err := url.Parse(base)
 	if err != nil {

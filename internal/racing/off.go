@@ -1,9 +1,9 @@
 //go:build !race
 
-// Package racing reports whether the race detector watches a program. The detector makes pools forget at random, keeps
-// on the heap what is otherwise on the stack, and makes a search ten times slower. Tests ask this package, so that
-// every test file is compiled with the detector and without.
+// Package racing reports whether a program runs with the race detector. The detector makes pools
+// drop items at random, moves stack data to the heap, and makes a search ten times slower. Tests
+// use this package, so that every test file is compiled both with and without the detector.
 package racing
 
-// Enabled reports whether the race detector watches this program.
+// Enabled reports whether the race detector is enabled.
 const Enabled = false

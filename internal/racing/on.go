@@ -2,5 +2,5 @@
 
 package racing
 
-// Enabled reports whether the race detector watches this program.
+// Enabled reports whether the race detector is enabled.
 const Enabled = true

@@ -14,9 +14,9 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 )
 
-// charger charges what was ordered on DynamoDB, where there is no outbox: an order is an item that was committed with
-// its payment, and goes in the transaction that writes down what became of it. Two that charge the same are one to the
-// provider, because the key is the same. In production a stream of the table would wake it up.
+// charger charges payments on DynamoDB, where there is no outbox. An order is an item that was committed with its
+// payment, and is removed in the transaction that stores the result. If two processes charge the same order, the
+// provider makes one charge, because the key is the same. In production a stream of the table would wake the charger.
 type charger struct {
 	payments.Charging
 	items *Storage
@@ -25,7 +25,7 @@ type charger struct {
 // Charger implements [payments.Items].
 func (s *Storage) Charger(c payments.Charging) onceward.Worker { return &charger{c, s} }
 
-// chargesAtOnce is how many charges are under way at one time.
+// chargesAtOnce is the number of charges that run at the same time.
 const chargesAtOnce = 16
 
 // Run implements [onceward.Worker].
@@ -44,7 +44,7 @@ func (c *charger) Run(ctx context.Context) error {
 	}
 }
 
-// runOnce charges a page of orders. What fails is left for the next time.
+// runOnce charges one page of orders. Failed orders are retried the next time.
 func (c *charger) runOnce(ctx context.Context) error {
 	found, err := c.items.list(ctx, chargesPartition, "", mostOrders)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *charger) charge(ctx context.Context, one item) error {
 	}
 }
 
-// note writes down what became of a payment, and removes the order.
+// note stores the result of a payment, and removes the order.
 func (c *charger) note(ctx context.Context, p *payments.Payment) error {
 	one, err := paymentItem(p)
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *charger) note(ctx context.Context, p *payments.Payment) error {
 	return err
 }
 
-// giveUp leaves an order that the provider has refused for good to a person.
+// giveUp turns an order that the provider has permanently refused into a dead letter, for a person.
 func (c *charger) giveUp(ctx context.Context, order chargeOrder, reason string) error {
 	order.Error = reason
 	one, err := itemOf(deadChargesPartition, order.Payment.ID, "refused", order)
@@ -105,8 +105,8 @@ func (c *charger) giveUp(ctx context.Context, order chargeOrder, reason string) 
 	return err
 }
 
-// end writes an item and removes the order in one transaction, and reports whether it was this one that did: another
-// process may have been faster.
+// end writes an item and removes the order in one transaction. It reports
+// whether this call removed the order: another process may have been faster.
 func (c *charger) end(ctx context.Context, id string, put types.Put) (ended bool, err error) {
 	_, err = c.items.Client.TransactWriteItems(ctx, &ddb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{
 		{Put: &put},

@@ -1,5 +1,5 @@
-// Package items keeps the reference payments system on DynamoDB: what the system writes down is items of a table, beside
-// the records in another. There is no outbox and no comparison of ledgers.
+// Package items stores the reference payments system on DynamoDB: the system's data are items of
+// one table, beside the records in another table. There is no outbox and no comparison of ledgers.
 package items
 
 import (
@@ -20,24 +20,24 @@ import (
 	"github.com/onceward/onceward/store/dynamodb"
 )
 
-// Storage is a system's place on DynamoDB, for [payments.Config]. All fields are required. It is items in one table, by a
-// partition and a place in it:
+// Storage stores a system's data on DynamoDB, for [payments.Config]. All fields are required. The items of its table
+// have a partition key and a sort key:
 //
 //	account#ACCOUNT   payment#ID     a payment
 //	account#ACCOUNT   booking#ID     a booking
 //	payment#ID        refund#ID      a refund
 //	stock             ITEM           how many places are left
 //	charges           ID             an order to charge a payment
-//	dead charges      ID             one that the provider has refused for good
+//	dead charges      ID             an order that the provider has permanently refused
 //
-// What a handler or a step writes is collected, and committed together with its record. What it reads may have changed
-// by then, so that its writes have conditions.
+// The writes of a handler or a step are collected, and committed together with its record. They have conditions,
+// because what the handler has read may have changed by then.
 type Storage struct {
-	// Store keeps the records.
+	// Store is the store of the records.
 	Store *dynamodb.Store
-	// Client reads items, and writes those that belong to no handler.
+	// Client reads items, and writes items outside of handlers.
 	Client *ddb.Client
-	// Table is the table of the items, beside the table of the records. It is made if it is missing.
+	// Table is the table of the items, beside the table of the records. It is created if it is missing.
 	Table string
 }
 
@@ -46,7 +46,8 @@ var _ payments.Items = (*Storage)(nil)
 // Records implements [payments.Items].
 func (s *Storage) Records() payments.Store { return s.Store }
 
-// The names of the attributes: the two of the key, the content as JSON, and what conditions look at.
+// These are the names of the attributes: the two parts of the key,
+// the content as JSON, and the attributes used in conditions.
 const (
 	attrPartition = "pk"
 	attrSort      = "sk"
@@ -71,7 +72,7 @@ func keyOf(partition, sort string) item {
 
 func accountPartition(account string) string { return "account#" + account }
 
-// itemOf is an item with a content.
+// itemOf returns an item with a content.
 func itemOf(partition, sort, state string, content any) (item, error) {
 	data, err := json.Marshal(content)
 	if err != nil {
@@ -91,7 +92,7 @@ func read[T any](one item) (content T, err error) {
 	return content, json.Unmarshal([]byte(data.Value), &content)
 }
 
-// get reads an item as it is now; nil if there is none.
+// get returns the current item; nil if there is none.
 func (s *Storage) get(ctx context.Context, partition, sort string) (item, error) {
 	found, err := s.Client.GetItem(ctx, &ddb.GetItemInput{
 		TableName: &s.Table, Key: keyOf(partition, sort), ConsistentRead: aws.Bool(true),
@@ -102,7 +103,7 @@ func (s *Storage) get(ctx context.Context, partition, sort string) (item, error)
 	return found.Item, nil
 }
 
-// list reads items of a partition whose places begin so.
+// list returns items of a partition whose sort keys have a prefix.
 func (s *Storage) list(ctx context.Context, partition, prefix string, limit int32) ([]item, error) {
 	in := &ddb.QueryInput{
 		TableName: &s.Table, Limit: &limit, ConsistentRead: aws.Bool(true),
@@ -120,18 +121,18 @@ func (s *Storage) list(ctx context.Context, partition, prefix string, limit int3
 	return found.Items, nil
 }
 
-// putNew is a write of an item that must not be there.
+// putNew returns a write of an item that must not exist.
 func (s *Storage) putNew(one item) types.Put {
 	return types.Put{
 		TableName: &s.Table, Item: one, ConditionExpression: aws.String("attribute_not_exists(" + attrPartition + ")"),
 	}
 }
 
-// putOver is a write of an item over one in a state.
+// putOver returns a write of an item over an existing item in a certain state.
 func (s *Storage) putOver(one item, state string) types.Put {
 	return types.Put{
 		TableName: &s.Table, Item: one, ConditionExpression: aws.String("#state = :state"),
-		ExpressionAttributeNames:  map[string]string{"#state": attrState}, // which is a word of its own there
+		ExpressionAttributeNames:  map[string]string{"#state": attrState}, // the name is a reserved word
 		ExpressionAttributeValues: item{":state": text(state)},
 	}
 }
@@ -189,11 +190,11 @@ func paymentItem(p *payments.Payment) (item, error) {
 	return itemOf(accountPartition(p.Account), "payment#"+p.ID, p.State, p)
 }
 
-// chargeOrder is what is to be charged, and the key for the provider.
+// chargeOrder is an order to charge a payment, with the key for the provider.
 type chargeOrder struct {
 	Payment payments.Payment `json:"payment"`
 	Key     string           `json:"key"`
-	// Error is why the provider has refused it for good.
+	// Error is why the provider has permanently refused the order.
 	Error string `json:"error,omitempty"`
 }
 
@@ -207,7 +208,8 @@ func (s *Storage) OrderCharge(ctx context.Context, p *payments.Payment) error {
 	return dynamodb.Writes(ctx).Put(types.Put{TableName: &s.Table, Item: one})
 }
 
-// Payments implements [payments.Storage]. The payments are in the order of their ids: the order of time takes an index.
+// Payments implements [payments.Storage]. The payments are in
+// the order of their ids: the order of time would need an index.
 func (s *Storage) Payments(ctx context.Context, account string) ([]payments.Payment, error) {
 	found, err := s.list(ctx, accountPartition(account), "payment#", 100)
 	all := []payments.Payment{}
@@ -244,7 +246,7 @@ func (s *Storage) NoteRefund(ctx context.Context, payment string, made provider.
 	return err
 }
 
-// mostOrders is how many orders are looked at, at a time.
+// mostOrders is the number of orders that are read at a time.
 const mostOrders = 100
 
 // Messages implements [payments.Storage].
@@ -286,7 +288,7 @@ func bookingItem(b *payments.Booking) (item, error) {
 	return itemOf(accountPartition(b.Account), "booking#"+b.ID, b.State, b)
 }
 
-// takePlaces takes so many places of an item, of which there must be one.
+// takePlaces returns an update that takes places of an item, which must exist.
 func (s *Storage) takePlaces(name string, n int) types.Update {
 	return types.Update{
 		TableName: &s.Table, Key: keyOf(stockPartition, name),

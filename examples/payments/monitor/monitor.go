@@ -1,4 +1,4 @@
-// Package monitor watches over the reference payments system with OpenTelemetry: metrics that Prometheus reads, and spans.
+// Package monitor monitors the reference payments system with OpenTelemetry: metrics for Prometheus, and spans.
 package monitor
 
 import (
@@ -16,9 +16,9 @@ import (
 
 // Config configures a [Monitor].
 type Config struct {
-	// TracerProvider gets the spans of requests that are in a trace. Default: the global one of OpenTelemetry.
+	// TracerProvider receives the spans of requests that are in a trace. Default: the global provider of OpenTelemetry.
 	TracerProvider trace.TracerProvider
-	// Export is the time between two counts of what is in the store. Default: [telemetry.DefaultExportInterval].
+	// Export is the time between two counts of the store's contents. Default: [telemetry.DefaultExportInterval].
 	Export time.Duration
 }
 
@@ -31,7 +31,7 @@ type Monitor struct {
 
 var _ payments.Monitor = (*Monitor)(nil)
 
-// New returns a monitor whose metrics have a registry of their own.
+// New returns a monitor whose metrics have their own registry.
 func New(config Config) (*Monitor, error) {
 	meters, page, err := telemetry.Prometheus()
 	if err != nil {
@@ -44,10 +44,10 @@ func New(config Config) (*Monitor, error) {
 	return &Monitor{Telemetry: made, config: config, page: page}, nil
 }
 
-// ServeHTTP shows the metrics.
+// ServeHTTP serves the metrics.
 func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.page.ServeHTTP(w, r) }
 
-// Exporter returns the worker that counts what is in the store.
+// Exporter returns the worker that counts the store's contents.
 func (m *Monitor) Exporter(s store.Store, guard *onceward.Guard, logger *slog.Logger) (onceward.Worker, error) {
 	return m.Telemetry.Exporter(telemetry.ExporterConfig{
 		Store: s, Guard: guard, Interval: m.config.Export, Logger: logger,

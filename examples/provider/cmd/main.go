@@ -1,4 +1,4 @@
-// Command cmd runs the fake provider, to try a service with. It keeps its charges in memory, and answers any POST to
+// Command cmd runs the fake provider, for trying a service. It keeps its charges in memory, and answers any POST to
 // /events with 204, so that a service has somewhere to send its events.
 //
 //	go run ./examples/provider/cmd 127.0.0.1:8090
