@@ -6,8 +6,7 @@ import (
 	"strconv"
 )
 
-// Where ECMAScript goes over to an exponent: at this many digits before the
-// point, or this many zeros after it.
+// ECMAScript uses an exponent from this many digits before the point, or this many zeros after it.
 const (
 	maxWhole = 21
 	maxZeros = 5

@@ -203,8 +203,8 @@ func plainRank(text []byte, length int) uint64 {
 	return binary.BigEndian.Uint64(text) &^ rest
 }
 
-// utf16Rank does the same as plainRank for all strings. It stops at the first character that is not ASCII: any such
-// character comes after all ASCII characters.
+// utf16Rank is plainRank for all strings. It stops at the first character
+// that is not ASCII: any such character comes after all ASCII characters.
 func utf16Rank(s []byte) uint64 {
 	var head [8]byte
 	for i := 0; i < len(head) && len(s) > 0; i++ {

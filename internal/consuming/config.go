@@ -45,7 +45,7 @@ func (c *Checker) AtMost(field string, number, most int) {
 	}
 }
 
-// NotNegative refuses a duration that is.
+// NotNegative refuses a negative duration.
 func (c *Checker) NotNegative(field string, d time.Duration) {
 	if d < 0 {
 		c.refuse("%s is negative: %v", field, d)

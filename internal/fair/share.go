@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// shareKey identifies a share: an operation, or a scope within one.
+// shareKey identifies a share: an operation, or a scope within an operation.
 type shareKey struct {
 	operation, scope string
 	ofScope          bool

@@ -1,10 +1,11 @@
-// Package proc starts processes, talks to them, waits for them, pauses them and kills them. It is the one harness for
-// all programs and tests of this repository that need another process: the demo, the crash tests, chaos, the benchmarks
-// and the servers that tests run against. It knows a process by its handle, never by its name, so that it cannot hit
-// another.
+// Package proc starts, pauses and kills processes, waits for them, and exchanges lines with
+// them. All programs and tests of this repository that need another process use it: the
+// demo, the crash tests, chaos, the benchmarks and the servers for tests. It identifies a
+// process by its handle, never by its name, so that it cannot affect an unrelated process.
 //
-// It is in internal/ and not in lab because the demo, which is product, uses it, and because tests of all modules do.
-// It imports the standard library alone, without testing: see proctest for a process that lives as long as its test.
+// It is in internal/ and not in lab because the demo uses it, which is part of the
+// product, and because tests of all modules use it. It imports only the standard library,
+// without testing: package proctest has processes that live as long as their test.
 package proc
 
 import (
@@ -22,36 +23,36 @@ import (
 )
 
 const (
-	// killLimit is how long the system may take to carry out a signal that cannot be refused.
+	// killLimit is the time that the system may need to carry out a signal that cannot be refused.
 	killLimit = 2 * time.Minute
-	// pipeLimit is how long after a process its children may keep its output open.
+	// pipeLimit is how long the children of a process may keep its output open after its end.
 	pipeLimit = 5 * time.Second
-	// mostOutput is how much of the standard error is kept.
+	// mostOutput is the number of bytes of the standard error that are kept.
 	mostOutput = 64 << 10
 )
 
-// ErrRunning is returned when a process is still running at the end of the time that was given to it.
+// ErrRunning is returned when a process is still running at the end of a time limit.
 var ErrRunning = errors.New("proc: the process still runs")
 
-// Process is a process that was started here. All of its methods can be called at the same time, but lines are read by
-// one goroutine.
+// Process is a process that was started here. Its methods are
+// safe for concurrent use, but only one goroutine may read lines.
 type Process struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
 	lines *lines
 	said  tail
-	// done is closed when the process has ended, and exit says how.
+	// done is closed when the process has ended. exit is then its result.
 	done chan struct{}
 	exit error
 }
 
-// Start starts a command in a process group of its own, which keeps an interrupt away that is typed on the terminal.
-// What the command leaves open is connected with the process: its input (see Say), its output (see Line) and its
-// standard error (see Stderr). On Linux, the process is killed when this one ends, however that ends.
+// Start starts a command in its own process group, so that interrupts typed on the terminal do not reach it.
+// Streams that the command leaves unset are connected to the process: its input (see Say), its output (see Line)
+// and its standard error (see Stderr). On Linux, the process is killed when this process ends, in whatever way.
 func Start(cmd *exec.Cmd) (*Process, error) { return StartUntil(cmd, syscall.SIGKILL) }
 
-// StartUntil is Start with another signal for a process that this one leaves behind, such as one that lets it tidy up.
-// Only Linux sends it.
+// StartUntil is like Start, but orphaned is sent to the process when this
+// process ends, for example a signal that lets it clean up. Only Linux sends it.
 func StartUntil(cmd *exec.Cmd, orphaned syscall.Signal) (*Process, error) {
 	p := &Process{cmd: cmd, lines: newLines(), done: make(chan struct{})}
 	if cmd.Stdin == nil {
@@ -79,8 +80,8 @@ func StartUntil(cmd *exec.Cmd, orphaned syscall.Signal) (*Process, error) {
 	return p, nil
 }
 
-// run starts the command and waits for its end. Linux sends the signal to orphans when the thread ends that has started
-// them, not when its process does. So the thread is kept for as long as the command runs.
+// run starts the command and waits for its end. Linux signals orphans when the thread that started
+// them ends, and not only when its process ends. The thread is therefore kept while the command runs.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -94,8 +95,8 @@ func (p *Process) run(started chan<- error) {
 	close(p.done)
 }
 
-// Self is the command that runs this program again, in another part: its main function, or its TestMain, sees the
-// variable.
+// Self returns the command that runs this program again in another
+// role: its main function, or its TestMain, checks the variable.
 func Self(variable, value string, args ...string) *exec.Cmd {
 	program, err := os.Executable()
 	if err != nil {
@@ -106,11 +107,11 @@ func Self(variable, value string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// PID is the id of the process, which another may have once this one has ended.
+// PID returns the ID of the process. Another process may have this ID after this one has ended.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Line waits for the next line of the standard output. After the last one it returns an error that says how the process
-// ended, and io.EOF is in it.
+// Line waits for the next line of the standard output. After the last line
+// it returns an error with the result of the process, which wraps io.EOF.
 func (p *Process) Line(limit time.Duration) (string, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -146,10 +147,10 @@ func (p *Process) Say(line string) error {
 	return err
 }
 
-// Stderr is the end of what the process has written to its standard error.
+// Stderr returns the end of the standard error of the process.
 func (p *Process) Stderr() string { return p.said.String() }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Ended reports whether the process has ended.
@@ -162,7 +163,7 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// Wait waits for the end of the process and returns how it ended, as [exec.Cmd.Wait] does, or [ErrRunning].
+// Wait waits for the end of the process and returns its result, as [exec.Cmd.Wait] does, or [ErrRunning].
 func (p *Process) Wait(limit time.Duration) error {
 	if p.Ended() {
 		return p.exit
@@ -177,7 +178,7 @@ func (p *Process) Wait(limit time.Duration) error {
 	}
 }
 
-// ExitCode is the exit status of a process that has ended; -1 if a signal ended it or if it runs.
+// ExitCode returns the exit status of a process that has ended; -1 if a signal ended it or if it is running.
 func (p *Process) ExitCode() int {
 	if !p.Ended() {
 		return -1
@@ -185,7 +186,7 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Signal sends a signal to the process. It does nothing if that has ended.
+// Signal sends a signal to the process. It does nothing if the process has ended.
 func (p *Process) Signal(signal os.Signal) error {
 	if err := p.cmd.Process.Signal(signal); !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -193,7 +194,7 @@ func (p *Process) Signal(signal os.Signal) error {
 	return nil
 }
 
-// Kill ends the process as a power cut would, paused or not, and returns when it is gone. How it ended is no error.
+// Kill kills the process, paused or not, and returns when it is gone. Its result is not an error.
 func (p *Process) Kill() error {
 	if err := p.Signal(os.Kill); err != nil {
 		return err
@@ -204,8 +205,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// End asks the process to end by closing its standard input, and returns how it ended. One that has not ended in time
-// is killed.
+// End closes the standard input of the process, as a request to end, and
+// returns the result. A process that has not ended in time is killed.
 func (p *Process) End(limit time.Duration) error {
 	_ = p.input.Close() // the process may have closed its side
 	err := p.Wait(limit)
@@ -215,18 +216,18 @@ func (p *Process) End(limit time.Duration) error {
 	return err
 }
 
-// lines is a queue of the lines that a process writes. It has no limit: a process that had to wait for its reader would
-// not do what it does in production.
+// lines is a queue of the lines that a process writes. It has no limit: a process
+// that had to wait for its reader would behave differently than in production.
 type lines struct {
 	mu    sync.Mutex
 	whole []string
 	part  []byte
 	ended bool
-	// more holds a token after each change.
+	// more contains a token after each change.
 	more chan struct{}
 }
 
-// The answers of lines.next.
+// These are the results of lines.next.
 const (
 	lineRead = iota
 	noLineYet
@@ -235,7 +236,7 @@ const (
 
 func newLines() *lines { return &lines{more: make(chan struct{}, 1)} }
 
-// Write takes what the process has written.
+// Write adds output of the process.
 func (l *lines) Write(text []byte) (int, error) {
 	l.mu.Lock()
 	l.part = append(l.part, text...)
@@ -251,7 +252,7 @@ func (l *lines) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// end is called when there will be no more. A last line without an end is one too.
+// end is called at the end of the output. A last line without a line end is a line too.
 func (l *lines) end() {
 	l.mu.Lock()
 	if len(l.part) > 0 {
@@ -265,7 +266,7 @@ func (l *lines) end() {
 func (l *lines) tell() {
 	select {
 	case l.more <- struct{}{}:
-	default: // the reader has not taken the last token
+	default: // the reader has not taken the previous token
 	}
 }
 

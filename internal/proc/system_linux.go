@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// setAttributes puts a command into a process group of its own, and lets it end with the thread that starts it.
+// setAttributes puts a command into its own process group, and lets it end with the thread that starts it.
 //
-// The group also wakes a paused process when this one dies, because the system lets no process sleep in a group without
-// a parent: otherwise it could not follow a signal that is not SIGKILL.
+// The group also wakes a paused process when this process dies, because Linux lets no process stay stopped
+// in a group without a parent: otherwise a paused process could not handle a signal other than SIGKILL.
 func setAttributes(cmd *exec.Cmd, orphaned syscall.Signal) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -35,7 +35,7 @@ func processTable() ([]entry, error) {
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
-			continue // of the system itself
+			continue // a file of the system itself
 		}
 		if table, err = appendProcess(table, pid); err != nil {
 			return nil, err
@@ -44,7 +44,7 @@ func processTable() ([]entry, error) {
 	return table, nil
 }
 
-// statesOf returns the states of those of the processes that are listed. It does not look at the others.
+// statesOf returns the states of the listed processes. It does not read the others.
 func statesOf(pids []int) (map[int]byte, error) {
 	var table []entry
 	for _, pid := range pids {
@@ -70,8 +70,8 @@ func appendProcess(table []entry, pid int) ([]entry, error) {
 	return append(table, one), err
 }
 
-// parseStat reads a line like "42 (postgres: a (b) c) S 1 ...". The name may hold anything, so what follows it is found
-// from the right.
+// parseStat parses a line like "42 (postgres: a (b) c) S 1 ...". The name may
+// contain any text, so that the fields after it are found from the right.
 func parseStat(line string) (entry, error) {
 	var e entry
 	pid, _, _ := strings.Cut(line, " ")

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// CanPause says that this system has no signals that stop a process and let it go on.
+// CanPause reports whether this system has signals that stop and continue a process. This system does not.
 const CanPause = false
 
 // Pause fails on this system.

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// setAttributes puts a command into a process group of its own. Only Linux can tie its life to ours: elsewhere a
-// process has to notice by the end of its input that this one was killed.
+// setAttributes puts a command into its own process group. Only Linux can tie its life to this
+// process: on other systems, it must detect by the end of its input that this process was killed.
 func setAttributes(cmd *exec.Cmd, _ syscall.Signal) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)

@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// CanPause says that this system has signals that stop a process and let it go on.
+// CanPause reports whether this system has signals that stop and continue a process.
 const CanPause = true
 
-// Pause stops the process where it is: its connections stay open, and nothing answers.
+// Pause stops the process: its connections stay open, and nothing answers.
 func (p *Process) Pause() error { return p.Signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 
-// RunAs makes a command run as another user. It is to be called before Start.
+// RunAs makes a command run as another user. It must be called before Start.
 func RunAs(cmd *exec.Cmd, uid, gid int) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 }
 
-// pollEvery is how often the process table is looked at while waiting for a change.
+// pollEvery is the pause between two reads of the process table while waiting for a change.
 const pollEvery = 3 * time.Millisecond
 
-// PauseTree stops the process and all that it has started. Each parent goes first, and is waited for, so that it has no
-// more children than those that are found.
+// PauseTree stops the process and all of its descendants. It stops each parent
+// first and waits for it, so that the parent starts no further children.
 func (p *Process) PauseTree() error {
 	if p.Ended() {
 		return fmt.Errorf("proc: process %d has ended", p.PID())
@@ -38,28 +38,29 @@ func (p *Process) PauseTree() error {
 	return err
 }
 
-// PauseTrees stops processes and all that they have started, like PauseTree. It is for those that a process which was
-// started here has started, and that have left its tree: a supervisor's servers.
+// PauseTrees stops processes and their descendants like PauseTree. It is for indirectly started processes
+// that have left the tree of the process that was started here, such as the servers of a supervisor.
 func PauseTrees(pids ...int) error {
 	_, err := pauseTree(pids...)
 	return err
 }
 
-// ResumeTrees lets processes and all that they have started go on, children first.
+// ResumeTrees continues processes and their descendants, children first.
 func ResumeTrees(pids ...int) error {
 	below, err := Descendants(pids...)
 	return errors.Join(err, signalAll(syscall.SIGCONT, below), signalAll(syscall.SIGCONT, pids))
 }
 
-// KillTrees ends processes and all that they have started at one point in time, and returns when all of them are gone.
+// KillTrees kills processes and their descendants at one point in time, and returns when all of them are gone.
 func KillTrees(pids ...int) error {
 	below, err := pauseTree(pids...)
 	all := append(slices.Clone(pids), below...)
 	return errors.Join(err, signalAll(syscall.SIGKILL, all), AwaitGone(all...))
 }
 
-// pauseTree returns the ids of all processes below the given ones. It goes down by generations, with one look at the
-// process table for each: a server has a process for each connection, and a look goes through all of the system.
+// pauseTree stops the processes, and returns the IDs of all their descendants. It
+// works generation by generation, and reads the process table once for each: a
+// server has a process for each connection, and each read covers the whole system.
 func pauseTree(pids ...int) (below []int, err error) {
 	for parents := pids; len(parents) > 0; {
 		if err := errors.Join(signalAll(syscall.SIGSTOP, parents), awaitStates(isStopped, parents...)); err != nil {
@@ -73,7 +74,7 @@ func pauseTree(pids ...int) (below []int, err error) {
 	return below, nil
 }
 
-// ResumeTree lets the process and all that it has started go on, children first.
+// ResumeTree continues the process and all of its descendants, children first.
 func (p *Process) ResumeTree() error {
 	if p.Ended() {
 		return nil
@@ -82,9 +83,9 @@ func (p *Process) ResumeTree() error {
 	return errors.Join(err, signalAll(syscall.SIGCONT, below), p.Resume())
 }
 
-// KillTree ends the process and all that it has started at one point in time, and returns when all of them are gone.
-// They are paused first, so that none of them does anything between the death of one and of another. If the process has
-// ended by itself, nothing here knows which processes are its orphans, and they are left alone.
+// KillTree kills the process and all of its descendants at one point in time, and returns when
+// all of them are gone. They are paused first, so that none of them reacts to the death of
+// another. If the process has ended already, its orphans are not known, and are left alone.
 func (p *Process) KillTree() error {
 	if p.Ended() {
 		return nil
@@ -97,7 +98,7 @@ func (p *Process) KillTree() error {
 	return errors.Join(err, AwaitGone(below...))
 }
 
-// Descendants returns the ids of all processes that the given ones have started, and that those have started.
+// Descendants returns the IDs of all direct and indirect children of the processes.
 func Descendants(pids ...int) (below []int, err error) {
 	for parents := pids; len(parents) > 0 && err == nil; below = append(below, parents...) {
 		parents, err = childrenOf(parents...)
@@ -105,7 +106,7 @@ func Descendants(pids ...int) (below []int, err error) {
 	return below, err
 }
 
-// AwaitGone waits until none of the processes is left.
+// AwaitGone waits until all of the processes have ended.
 func AwaitGone(pids ...int) error { return awaitStates(isGone, pids...) }
 
 func signalAll(signal syscall.Signal, pids []int) error {
@@ -116,7 +117,7 @@ func signalAll(signal syscall.Signal, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// ignoreGone hides that a process has ended before the signal came.
+// ignoreGone ignores the error for a process that ended before the signal was sent.
 func ignoreGone(err error) error {
 	if errors.Is(err, syscall.ESRCH) {
 		return nil
@@ -124,10 +125,10 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// entry is one process as the system lists it.
+// entry is one process in the system's list.
 type entry struct {
 	pid, parent int
-	// state is a letter: T is stopped, Z has ended and is still listed.
+	// state is a letter: T means stopped, Z means ended but still listed.
 	state byte
 }
 
@@ -149,7 +150,7 @@ func childrenOf(parents ...int) ([]int, error) {
 	return children, nil
 }
 
-// awaitStates waits until each of the processes is in a state that suits. A process that is not listed has state zero.
+// awaitStates waits until each of the processes is in a suitable state. A process that is not listed has state zero.
 func awaitStates(suits func(state byte) bool, pids ...int) error {
 	waiting := slices.Clone(pids)
 	for deadline := time.Now().Add(killLimit); ; time.Sleep(pollEvery) {

@@ -15,33 +15,32 @@ import (
 	"time"
 )
 
-// dynamodbVariable names the environment variable that holds the endpoint of a server to use instead of starting one,
-// and dynoxideVariable the one that holds the program to start.
+// dynamodbVariable is the environment variable with the endpoint of a server to use instead
+// of starting one, and dynoxideVariable the environment variable with the program to start.
 const (
 	dynamodbVariable = "ONCEWARD_TEST_DYNAMODB"
 	dynoxideVariable = "ONCEWARD_TEST_DYNOXIDE"
 )
 
-// dynoxideVersion is which Dynoxide npm fetches. It is one program, without scripts that run at its installation.
+// dynoxideVersion is the version of Dynoxide that npm installs. It is one program, without installation scripts.
 const dynoxideVersion = "1.2.1"
 
-// DynamoDBServer is a running server that speaks DynamoDB's protocol: Dynoxide, which keeps its items in SQLite. It
-// neither throttles nor loses replies: a client that is to see that needs a faulty transport. All of its methods can be
-// called at the same time.
+// DynamoDBServer is a running server with DynamoDB's protocol: Dynoxide, which stores its items in SQLite. It neither
+// throttles nor loses replies: a client that needs such faults needs a faulty transport. It is safe for concurrent use.
 type DynamoDBServer struct {
 	server
 	program string
 	port    int
-	// durable says that what was acknowledged survives the end of the process.
+	// durable means that acknowledged data survive the end of the process.
 	durable bool
 }
 
-// StartDynamoDB starts a private server without tables, whose items survive its end: see Kill and Restart. The context
-// limits the start only. Close it when done.
+// StartDynamoDB starts a private server without tables. Its items survive the end of its process:
+// see Kill and Restart. The context only limits the start. The caller closes the server.
 func StartDynamoDB(ctx context.Context) (*DynamoDBServer, error) { return startDynamoDB(ctx, true) }
 
-// StartDynamoDBInMemory starts a server like StartDynamoDB, whose items do not survive it: what is measured on it does
-// not wait for a disk that the service does not have.
+// StartDynamoDBInMemory starts a server like StartDynamoDB, but its items do not survive its
+// process, so that measurements do not wait for a disk, which the service does not have.
 func StartDynamoDBInMemory(ctx context.Context) (*DynamoDBServer, error) {
 	return startDynamoDB(ctx, false)
 }
@@ -68,8 +67,8 @@ func startDynamoDB(ctx context.Context, durable bool) (*DynamoDBServer, error) {
 	return s, nil
 }
 
-// findDynoxide is the program that ONCEWARD_TEST_DYNOXIDE names, or the one that npm fetches by its name and version
-// into the user's cache, once for all processes.
+// findDynoxide returns the program in ONCEWARD_TEST_DYNOXIDE, or else the program that
+// npm installs by its name and version into the user's cache, once for all processes.
 func findDynoxide(ctx context.Context, m machine) (string, error) {
 	if program := os.Getenv(dynoxideVariable); program != "" {
 		if !isProgram(program) {
@@ -112,7 +111,7 @@ func fetchDynoxide(ctx context.Context, m machine, dir, program, name string) er
 	return os.Chmod(program, 0o755)
 }
 
-// withFileLock does something while no other process does something with the same lock.
+// withFileLock calls do while it holds a lock that excludes all other processes.
 func withFileLock(path string, do func() error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -121,7 +120,7 @@ func withFileLock(path string, do func() error) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() // which also gives up the lock
+	defer file.Close() // closing also releases the lock
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -152,8 +151,8 @@ func (s *DynamoDBServer) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// awaitReady asks until the server answers. One that finds its port taken ends, so that another one that has it is not
-// mistaken for this one for long.
+// awaitReady waits until the server answers. A server whose port is
+// taken ends, so that another server on the port is soon detected.
 func (s *DynamoDBServer) awaitReady(ctx context.Context) error {
 	return await(ctx, "DynamoDB answers", func() (bool, error) {
 		if s.proc.Ended() {
@@ -163,7 +162,7 @@ func (s *DynamoDBServer) awaitReady(ctx context.Context) error {
 	})
 }
 
-// answers says whether the server lists its tables.
+// answers reports whether the server lists its tables.
 func (s *DynamoDBServer) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -185,10 +184,10 @@ func (s *DynamoDBServer) answers(ctx context.Context) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// Addr is the host and the port that clients connect to.
+// Addr returns the host and the port for clients.
 func (s *DynamoDBServer) Addr() string { return strings.TrimPrefix(s.url, "http://") }
 
-// stop shuts the server down in order.
+// stop shuts the server down.
 func (s *DynamoDBServer) stop() error {
 	if s.proc == nil {
 		return nil
@@ -200,7 +199,7 @@ func (s *DynamoDBServer) stop() error {
 	return nil
 }
 
-// end is kill: a server leaves nothing outside of its directory.
+// end kills the server, which leaves nothing outside of its directory.
 func (s *DynamoDBServer) end() error { return s.kill() }
 
 func (s *DynamoDBServer) kill() error {

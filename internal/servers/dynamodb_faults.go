@@ -16,31 +16,31 @@ import (
 	"time"
 )
 
-// DynamoDBFault is something that goes wrong with one request.
+// DynamoDBFault is a fault of one request.
 type DynamoDBFault int
 
-// The faults of a request.
+// These are the faults of a request.
 const (
-	// DynamoDBNotSent cuts the connection before the request has left.
+	// DynamoDBNotSent closes the connection before the request is sent.
 	DynamoDBNotSent DynamoDBFault = iota
-	// DynamoDBReplyLost has the server do what it is asked, and cuts the connection before the reply has come.
+	// DynamoDBReplyLost lets the server execute the request, and closes the connection before the reply arrives.
 	DynamoDBReplyLost
-	// DynamoDBSentLater cuts the connection, and delivers the request later all the same, as a network may.
+	// DynamoDBSentLater closes the connection, and delivers the request later anyway, as a network may.
 	DynamoDBSentLater
-	// DynamoDBThrottled refuses the request as the service does that has no capacity left.
+	// DynamoDBThrottled refuses the request as the service does when it has no capacity left.
 	DynamoDBThrottled
-	// DynamoDBLate holds the reply back.
+	// DynamoDBLate delays the reply.
 	DynamoDBLate
 	dynamodbFaults
 )
 
 var dynamodbFaultNames = [dynamodbFaults]string{"not sent", "reply lost", "sent later", "throttled", "late"}
 
-// String names the fault.
+// String returns the name of the fault.
 func (f DynamoDBFault) String() string { return dynamodbFaultNames[f] }
 
-// DynamoDBTransport is a transport for clients of DynamoDB that counts their requests and disturbs some of them, by
-// chance or as it is told: no emulator does that. All of its methods can be called at the same time.
+// DynamoDBTransport is a transport for clients of DynamoDB that counts their requests and disturbs
+// some of them, at random or on request, which no emulator does. It is safe for concurrent use.
 type DynamoDBTransport struct {
 	inner http.RoundTripper
 
@@ -54,14 +54,14 @@ type DynamoDBTransport struct {
 	later    sync.WaitGroup
 }
 
-// dynamodbTrap is a fault that the next requests of a kind meet.
+// dynamodbTrap is a fault for the next requests of a kind.
 type dynamodbTrap struct {
 	fault DynamoDBFault
 	match func(operation string) bool
 	left  int
 }
 
-// NewDynamoDBTransport returns a transport that disturbs nothing yet. What it does by chance depends on the seed.
+// NewDynamoDBTransport returns a transport without faults. Its random decisions depend on the seed.
 func NewDynamoDBTransport(seed uint64) *DynamoDBTransport {
 	inner := http.DefaultTransport.(*http.Transport).Clone()
 	inner.MaxIdleConnsPerHost = 64
@@ -71,15 +71,14 @@ func NewDynamoDBTransport(seed uint64) *DynamoDBTransport {
 	}
 }
 
-// Disturb makes faults happen by chance, each to this share of the requests. What is late, or sent later, is so by up
-// to the longest time.
+// Disturb sets the rates of random faults. Replies and requests are delayed by at most longest.
 func (t *DynamoDBTransport) Disturb(longest time.Duration, rates map[DynamoDBFault]float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.rates, t.longest = maps.Clone(rates), longest
 }
 
-// Arm makes the next requests whose operation matches, such as PutItem, meet a fault, so many times.
+// Arm sets a fault for the next requests whose operation matches, such as PutItem, as many as times.
 func (t *DynamoDBTransport) Arm(fault DynamoDBFault, times int, match func(operation string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +92,7 @@ func (t *DynamoDBTransport) Fired() map[DynamoDBFault]int {
 	return maps.Clone(t.fired)
 }
 
-// Requests returns how many requests of each operation were made since the last call.
+// Requests returns the number of requests of each operation since the last call.
 func (t *DynamoDBTransport) Requests() map[string]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +101,7 @@ func (t *DynamoDBTransport) Requests() map[string]int {
 	return made
 }
 
-// Close waits for what is sent later, and closes the connections.
+// Close waits for the requests that are delivered later, and closes the connections.
 func (t *DynamoDBTransport) Close() {
 	t.later.Wait()
 	t.inner.(*http.Transport).CloseIdleConnections()
@@ -139,7 +138,7 @@ func (t *DynamoDBTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// next counts a request and says what happens to it.
+// next counts a request and returns its fault.
 func (t *DynamoDBTransport) next(r *http.Request) (fault DynamoDBFault, happens bool, delay time.Duration) {
 	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	t.mu.Lock()
@@ -163,18 +162,18 @@ func (t *DynamoDBTransport) next(r *http.Request) (fault DynamoDBFault, happens 
 	return 0, false, 0
 }
 
-// deliver lets the server do what it is asked, and drops its reply.
+// deliver lets the server execute the request, and drops its reply.
 func (t *DynamoDBTransport) deliver(r *http.Request) error {
 	response, err := t.inner.RoundTrip(r)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, response.Body)
-	_ = response.Body.Close() // nothing of it is used
+	_ = response.Body.Close() // the reply is not used
 	return err
 }
 
-// deliverLater lets the server do later what it is asked, also if its caller has left by then.
+// deliverLater lets the server execute the request later, even if its caller has left by then.
 func (t *DynamoDBTransport) deliverLater(r *http.Request, delay time.Duration) error {
 	body, err := io.ReadAll(r.Body)
 	_ = r.Body.Close() // it was read to its end
@@ -190,7 +189,7 @@ func (t *DynamoDBTransport) deliverLater(r *http.Request, delay time.Duration) e
 	return connectionReset("read")
 }
 
-// drain reads a request that is not sent, as a transport has to.
+// drain reads a request that is not sent, as a transport must.
 func drain(r *http.Request) error {
 	if r.Body == nil {
 		return nil
@@ -200,12 +199,12 @@ func drain(r *http.Request) error {
 	return err
 }
 
-// connectionReset is the error of a connection that was cut.
+// connectionReset returns the error of a connection that was closed.
 func connectionReset(op string) error {
 	return &net.OpError{Op: op, Net: "tcp", Err: fmt.Errorf("cut by the test: %w", syscall.ECONNRESET)}
 }
 
-// throttled is the refusal of a service that has no capacity left.
+// throttled returns the refusal of a service without capacity.
 func throttled(r *http.Request) *http.Response {
 	const body = `{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",` +
 		`"message":"The level of configured provisioned throughput for the table was exceeded."}`
@@ -216,7 +215,7 @@ func throttled(r *http.Request) *http.Response {
 	}
 }
 
-// pause waits, or until the caller leaves.
+// pause waits for a time, or until the caller leaves.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

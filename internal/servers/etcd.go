@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// EtcdServer is a running etcd with one member. All of its methods can be called at the same time.
+// EtcdServer is a running etcd with one member. It is safe for concurrent use.
 type EtcdServer struct {
 	server
 	program    string
@@ -41,7 +41,7 @@ func startEtcd(ctx context.Context, program string) (*EtcdServer, error) {
 	return s, nil
 }
 
-// choosePorts finds ports for clients and for other members, of which there are none.
+// choosePorts chooses ports for clients and for other members, which do not exist.
 func (s *EtcdServer) choosePorts() (err error) {
 	if s.peer, err = freePort(); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (s *EtcdServer) choosePorts() (err error) {
 	return err
 }
 
-// Addr is the host and the port that clients connect to.
+// Addr returns the host and the port for clients.
 func (s *EtcdServer) Addr() string { return strings.TrimPrefix(s.url, "http://") }
 
 // start runs the server on its ports and waits until it is healthy.
@@ -78,7 +78,7 @@ func (s *EtcdServer) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// get asks for a page, which must be there.
+// get returns a page, which must exist.
 func get(ctx context.Context, address string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -110,7 +110,7 @@ func (s *EtcdServer) stop() error {
 	return nil
 }
 
-// end is kill: a server leaves nothing outside of its directory.
+// end kills the server, which leaves nothing outside of its directory.
 func (s *EtcdServer) end() error { return s.kill() }
 
 func (s *EtcdServer) kill() error {

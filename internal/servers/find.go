@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/internal/proc"
 )
 
-// The lines that a reader of an error can paste to install a server.
+// These commands install a server. Errors show them.
 const (
 	postgresInstall = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 	rabbitmqInstall = "apt-get update && apt-get install -y --no-install-recommends rabbitmq-server"
@@ -28,16 +28,16 @@ const (
 	prometheusInstall = "apt-get update && apt-get install -y --no-install-recommends prometheus"
 )
 
-// postgresPrograms are the programs that a private server needs. Only psql is needed for one that is already there.
+// postgresPrograms are the programs for a private server. An existing server only needs psql.
 type postgresPrograms struct{ initdb, postgres, psql string }
 
-// rabbitmqPrograms are the programs that a private broker needs: its own start script, and Erlang's epmd, which tells
-// Erlang nodes each other's ports.
+// rabbitmqPrograms are the programs for a private broker: its start script,
+// and Erlang's epmd, by which Erlang nodes find each other's ports.
 type rabbitmqPrograms struct{ server, epmd string }
 
-// machine is how the programs are looked for, so that a test can look on a machine that lacks them.
+// machine contains the functions that look for programs, so that a test can simulate a machine without them.
 type machine struct {
-	// postgresBin is the directory that ONCEWARD_TEST_POSTGRES_BIN names, if it does.
+	// postgresBin is the directory in ONCEWARD_TEST_POSTGRES_BIN; empty if it is not set.
 	postgresBin string
 
 	pgConfig func() (bindir string, err error)
@@ -57,8 +57,8 @@ func thisMachine() machine {
 	}
 }
 
-// findPostgres looks for the programs that a private server needs. Where a directory is named, the server is from there
-// or there is none, so that no test passes on another version than the one that was asked for.
+// findPostgres finds the programs for a private server. If a directory is set, only that
+// directory is used, so that no test passes with another version than the required one.
 func findPostgres(m machine) (postgresPrograms, error) {
 	if m.postgresBin != "" {
 		return findPostgresIn(m, m.postgresBin)
@@ -74,7 +74,7 @@ func findPostgres(m machine) (postgresPrograms, error) {
 	return postgresPrograms{initdb: at("initdb"), postgres: at("postgres"), psql: at("psql")}, nil
 }
 
-// findPostgresIn takes the server from a directory. Not every collection of binaries has a client: any is good enough.
+// findPostgresIn finds the server in a directory. Not every collection of binaries has a client: any client will do.
 func findPostgresIn(m machine, dir string) (postgresPrograms, error) {
 	found := postgresPrograms{initdb: filepath.Join(dir, "initdb"), postgres: filepath.Join(dir, "postgres")}
 	if !isProgram(found.initdb) || !isProgram(found.postgres) {
@@ -86,7 +86,7 @@ func findPostgresIn(m machine, dir string) (postgresPrograms, error) {
 	return found, err
 }
 
-// findPsql looks for the client that is needed for a server that is already there.
+// findPsql finds the client for an existing server.
 func findPsql(m machine) (string, error) {
 	dir, found := m.postgresDir("psql")
 	if !found {
@@ -97,9 +97,9 @@ func findPsql(m machine) (string, error) {
 	return filepath.Join(dir, "psql"), nil
 }
 
-// postgresDir finds the directory that has all of the programs. It looks where the installation says that it is, then
-// in the search path, then where Debian puts the programs, which is not in the search path because several versions may
-// be installed; the newest is taken.
+// postgresDir finds a directory with all of the programs. It looks in the directory that
+// pg_config reports, then in the search path, then where Debian puts the programs. That place
+// is not in the search path because several versions may be installed; the newest is used.
 func (m machine) postgresDir(programs ...string) (dir string, found bool) {
 	var places []string
 	if dir, err := m.pgConfig(); err == nil {
@@ -124,7 +124,7 @@ func (m machine) postgresDir(programs ...string) (dir string, found bool) {
 }
 
 // findRabbitMQ looks where Debian puts the script, the newest version first, then in the search path. The order
-// matters: what Debian has in the search path is a wrapper that changes the user and the place of all files.
+// matters: Debian's program in the search path is a wrapper that changes the user and the place of all files.
 func findRabbitMQ(m machine) (rabbitmqPrograms, error) {
 	places, err := m.glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
 	if err == nil {
@@ -145,7 +145,7 @@ func findRabbitMQ(m machine) (rabbitmqPrograms, error) {
 		"Or name a broker that is already there in %s", rabbitmqInstall, rabbitmqVariable)
 }
 
-// findRedis looks for the server in the search path. The same program is the sentinel.
+// findRedis finds the server in the search path. The same program is the sentinel.
 func findRedis(m machine) (program string, err error) {
 	if program, err = m.lookPath("redis-server"); err != nil {
 		return "", fmt.Errorf("the tests need Redis' redis-server, which is not installed here. "+
@@ -155,12 +155,12 @@ func findRedis(m machine) (program string, err error) {
 	return program, nil
 }
 
-// mariadbPrograms are the server, the program that makes its data, and the client. Only the client is needed for a
-// server that is already there.
+// mariadbPrograms are the server, the program that creates its
+// data, and the client. An existing server only needs the client.
 type mariadbPrograms struct{ server, install, client string }
 
-// findMariaDB looks for the programs in the search path and where Debian puts a server, which root's search path alone
-// has.
+// findMariaDB looks for the programs in the search path and where
+// Debian puts a server, which is only in root's search path.
 func findMariaDB(m machine) (found mariadbPrograms, err error) {
 	for program, path := range map[string]*string{
 		"mariadbd": &found.server, "mariadb-install-db": &found.install, "mariadb": &found.client,
@@ -174,7 +174,7 @@ func findMariaDB(m machine) (found mariadbPrograms, err error) {
 	return found, nil
 }
 
-// findGalera looks for the library that makes MariaDB a node of a cluster.
+// findGalera finds the library that makes MariaDB a node of a cluster.
 func findGalera(m machine) (provider string, err error) {
 	_, err = m.lookPath("rsync")
 	for _, pattern := range []string{"/usr/lib/galera/libgalera_smm.so", "/usr/lib*/galera-4/libgalera_smm.so"} {
@@ -187,13 +187,14 @@ func findGalera(m machine) (provider string, err error) {
 		"On Debian or Ubuntu, as root:\n\n    %s", galeraInstall)
 }
 
-// patroniPrograms are what watches PostgreSQL servers and makes one of them the primary, and where it keeps which.
+// patroniPrograms are the programs of PostgreSQL, Patroni, which makes one
+// of several servers the primary, and etcd, where Patroni stores which one.
 type patroniPrograms struct {
 	postgresPrograms
 	patroni, etcd string
 }
 
-// findPatroni looks for the programs in the search path, and for PostgreSQL where findPostgres does.
+// findPatroni finds the programs in the search path, and PostgreSQL as findPostgres does.
 func findPatroni(m machine) (found patroniPrograms, err error) {
 	if found.postgresPrograms, err = findPostgres(m); err != nil {
 		return found, err
@@ -217,7 +218,7 @@ func findPgBouncer(m machine) (program string, err error) {
 	return program, nil
 }
 
-// lookInSbin looks for a program in the search path, and where those are that an administrator runs.
+// lookInSbin looks for a program in the search path, and in the directories for administrators' programs.
 func lookInSbin(m machine, program string) (string, error) {
 	path, err := m.lookPath(program)
 	if err == nil {
@@ -250,10 +251,10 @@ func newestFirst(paths []string) []string {
 		func(a, b string) int { return slices.Compare(versionIn(b), versionIn(a)) })
 }
 
-// versionIn returns the numbers in a path in their order. As text, 3.9 would be newer than 3.12.
+// versionIn returns the numbers in a path, in order. As text, 3.9 would be newer than 3.12.
 func versionIn(path string) (numbers []int) {
 	for part := range strings.FieldsFuncSeq(path, func(r rune) bool { return r < '0' || r > '9' }) {
-		number, _ := strconv.Atoi(part) // one that is too large becomes the largest
+		number, _ := strconv.Atoi(part) // a number that is too large becomes the largest
 		numbers = append(numbers, number)
 	}
 	return numbers
@@ -270,8 +271,8 @@ type owner struct {
 	other    bool
 }
 
-// serverOwner is who a server runs as: PostgreSQL refuses to run as root and RabbitMQ should not, so root's tests run
-// each as the user that its package creates.
+// serverOwner returns the user that a server runs as. PostgreSQL refuses to run as root and
+// RabbitMQ should not, so that tests of root run each server as the user that its package creates.
 func serverOwner(name, install string) (owner, error) {
 	if os.Getuid() != 0 {
 		return owner{}, nil

@@ -1,4 +1,4 @@
-// Package strict decodes carried data: JSON that a program has stored for a later one, which may be of another version.
+// Package strict decodes carried data: JSON that a program has stored, possibly for a later version of itself.
 package strict
 
 import (
@@ -12,9 +12,10 @@ import (
 	"strings"
 )
 
-// Decode reads carried data into what a pointer points to. Strictly, it refuses fields that the type does not have, and
-// data without a field that the type has: a field that was renamed must not be zero without a word. A field may be
-// missing, or null, if the type leaves it out when it is empty (omitempty, omitzero), or if it is nil then, as a
+// Decode decodes carried data into the value that data points to. If strictly is set, it
+// refuses fields that the type does not have, and data without a field of the type, because
+// a renamed field must not silently become zero. A field may be missing, or null, if the
+// type omits it when it is empty (omitempty, omitzero), or if it can be nil, like a pointer.
 // pointer is.
 func Decode(raw []byte, data any, strictly bool) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -30,7 +31,7 @@ func Decode(raw []byte, data any, strictly bool) error {
 	if !strictly {
 		return nil
 	}
-	// What the type would have written shows which fields it has, by the rules of encoding/json alone.
+	// The encoded value shows which fields the type has, by the rules of encoding/json.
 	written, err := json.Marshal(data)
 	if err != nil {
 		return fmt.Errorf("the carried data cannot be written again: %w", err)
@@ -41,17 +42,17 @@ func Decode(raw []byte, data any, strictly bool) error {
 	return nil
 }
 
-// Missing is the path of the first member that one JSON value has, other than null, and another one lacks; empty if
-// there is none.
+// Missing returns the path of the first member that want has with a
+// value other than null and got does not have; empty if there is none.
 func Missing(want, got []byte) string { return missing(parse(want), parse(got)) }
 
-// parse makes maps and slices of valid JSON.
+// parse decodes valid JSON into maps and slices.
 func parse(raw []byte) (value any) {
 	_ = json.Unmarshal(raw, &value)
 	return value
 }
 
-// withoutNulls leaves out the members that are null: encoding/json leaves a field as it is then, as if there were none.
+// withoutNulls removes the members that are null: encoding/json ignores them, as if they were missing.
 func withoutNulls(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -64,7 +65,8 @@ func withoutNulls(value any) any {
 	return value
 }
 
-// missing is the path of the first member that want has with a value and got lacks; empty if there is none.
+// missing returns the path of the first member that want has
+// with a value and got does not have; empty if there is none.
 func missing(want, got any) string {
 	switch want := want.(type) {
 	case map[string]any:
@@ -93,8 +95,7 @@ func missing(want, got any) string {
 	return ""
 }
 
-// lookUp finds a member as encoding/json does, which does not tell large letters from small ones where none fits
-// exactly.
+// lookUp finds a member as encoding/json does, which ignores case if there is no exact match.
 func lookUp(members map[string]any, name string) (any, bool) {
 	if member, ok := members[name]; ok {
 		return member, true

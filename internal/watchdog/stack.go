@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// goroutine is one of those that [runtime.Stack] describes.
+// goroutine is one goroutine in the output of [runtime.Stack].
 type goroutine struct {
-	// id is its number, and state what it is doing, such as "chan receive".
+	// id is the number of the goroutine, and state its state, such as "chan receive".
 	id, state string
-	// frames are the calls that it is in, the innermost first.
+	// frames are the goroutine's calls, the innermost first.
 	frames []frame
 	text   string
 }
@@ -24,7 +24,7 @@ type frame struct {
 	line           int
 }
 
-// parse reads what [runtime.Stack] wrote.
+// parse parses the output of [runtime.Stack].
 func parse(stacks string) (all []goroutine) {
 	for text := range strings.SplitSeq(stacks, "\n\n") {
 		head, calls, _ := strings.Cut(text, "\n")
@@ -38,7 +38,7 @@ func parse(stacks string) (all []goroutine) {
 	return all
 }
 
-// parseFrames reads pairs of lines: a function with its arguments, and where it is at.
+// parseFrames parses pairs of lines: a function with its arguments, and its position.
 func parseFrames(calls string) (frames []frame) {
 	lines := strings.Split(calls, "\n")
 	for i := 0; i+1 < len(lines) && !strings.HasPrefix(lines[i], "created by "); i += 2 {
@@ -49,14 +49,14 @@ func parseFrames(calls string) (frames []frame) {
 		place, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " +0x")
 		if colon := strings.LastIndexByte(place, ':'); colon > 0 {
 			f.file = place[:colon]
-			f.line, _ = strconv.Atoi(place[colon+1:]) // what is no number is no line
+			f.line, _ = strconv.Atoi(place[colon+1:]) // without a number, the line is 0
 		}
 		frames = append(frames, f)
 	}
 	return frames
 }
 
-// runsTest reports whether it is that of a test which is neither waiting for its turn nor for its subtests.
+// runsTest reports whether the goroutine runs a test that waits neither for its turn nor for its subtests.
 func (g *goroutine) runsTest() bool {
 	last := len(g.frames) - 1
 	return last > 0 && g.frames[last].function == "testing.tRunner" &&
@@ -64,7 +64,7 @@ func (g *goroutine) runsTest() bool {
 		!strings.HasPrefix(g.frames[0].function, "internal/synctest.")
 }
 
-// position tells one point of a program from all others.
+// position returns a text that identifies the goroutine's point in the program.
 func (g *goroutine) position() string {
 	var b strings.Builder
 	for _, f := range g.frames {
@@ -73,7 +73,7 @@ func (g *goroutine) position() string {
 	return b.String()
 }
 
-// outermost is the call by which the test came to where it is: its function, or one that cleans up behind it.
+// outermost returns the outermost call outside of package testing: the test's function, or a cleanup function.
 func (g *goroutine) outermost() (f frame) {
 	for _, f = range slices.Backward(g.frames) {
 		if !strings.HasPrefix(f.function, "testing.") {
@@ -83,23 +83,23 @@ func (g *goroutine) outermost() (f frame) {
 	return f
 }
 
-// test is the function of the test.
+// test returns the name of the test's function.
 func (g *goroutine) test() string { return path.Base(g.outermost().function) }
 
-// point says what the test is waiting for, by the line of its package that it is at.
+// point describes what the test is waiting for, with the current line in the test's package.
 func (g *goroutine) point() string {
 	f := g.frames[slices.IndexFunc(g.frames, func(f frame) bool { return f.pkg() == g.outermost().pkg() })]
 	return fmt.Sprintf("%s, at %s:%d: %s", g.state, f.file, f.line, f.source())
 }
 
-// pkg is the package of the function.
+// pkg returns the package of the function.
 func (f frame) pkg() string {
 	base := path.Base(f.function)
 	name, _, _ := strings.Cut(base, ".")
 	return strings.TrimSuffix(f.function, base) + name
 }
 
-// source is the line itself, if it can be had.
+// source returns the text of the line, if it can be read.
 func (f frame) source() string {
 	text, err := os.ReadFile(f.file)
 	if err != nil {

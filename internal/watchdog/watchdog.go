@@ -1,6 +1,5 @@
-// Package watchdog ends tests that hang. A test that is stuck, in what it waits for or in cleaning up behind a failure,
-// would otherwise be noticed when the time of its whole package is over, among the stacks of all the others. It is for
-// TestMain alone:
+// Package watchdog ends tests that hang. Without it, a test that hangs, in a wait or in the cleanup after a failure, is
+// only noticed when the time of its whole package is over, among the stacks of all other tests. It is for TestMain:
 //
 //	func TestMain(m *testing.M) { os.Exit(watchdog.Over(m).Run()) }
 //	func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
@@ -17,28 +16,28 @@ import (
 )
 
 const (
-	// limit is how long a test may stay at one point: longer than await.Limit, so that a wait that fails says so itself
-	// first.
+	// limit is how long a test may stay at one point. It is longer than
+	// await.Limit, so that a failing wait reports its failure first.
 	limit = 150 * time.Second
-	// pause is the time between two looks.
+	// pause is the time between two looks at the goroutines.
 	pause = 2 * time.Second
-	// calmLooks is how often goroutines are counted that are as many each time before they count as those that stay.
+	// calmLooks is the number of equal counts of goroutines after which they count as permanent.
 	calmLooks = 400
 	// betweenLooks is the time between two of these counts.
 	betweenLooks = 5 * time.Millisecond
-	// maxStacks bounds a look, in bytes.
+	// maxStacks is the size limit of all stacks, in bytes.
 	maxStacks = 16 << 20
 )
 
-// Tests are those of a package, such as a *testing.M.
+// Tests are the tests of a package, such as a *testing.M.
 type Tests interface{ Run() int }
 
-// Over returns the same tests with a watchdog over them.
+// Over returns the same tests with a watchdog.
 func Over(tests Tests) Tests { return watched{tests} }
 
-// Settling returns the same tests with a watchdog over them, which end when their goroutines have ended: a check for
-// leaks waits for less than a second, which a busy machine may need. A goroutine that is in an ignored function, named
-// by the beginning of its path, is not waited for.
+// Settling returns the same tests with a watchdog. Run then also waits for their goroutines
+// to end: a leak checker waits for less than a second, which is too short on a busy machine.
+// Goroutines in an ignored function, given by a prefix of its path, are not waited for.
 func Settling(tests Tests, ignored ...string) Tests { return settling{watched{tests}, ignored} }
 
 type settling struct {
@@ -53,8 +52,8 @@ func (s settling) Run() int {
 	return s.watched.Run()
 }
 
-// settle waits until no more goroutines are left than there were before, or those that are left stay. It counts its
-// looks, and not the time, in which a machine may have stood still.
+// settle waits until there are no more goroutines than before, or the remaining ones are
+// permanent. It counts looks instead of time, because a machine may have stood still.
 func (s settling) settle(before int) {
 	last, calm := s.count(), 0
 	for end := time.Now().Add(limit); last > before && calm < calmLooks && time.Now().Before(end); calm++ {
@@ -65,7 +64,7 @@ func (s settling) settle(before int) {
 	}
 }
 
-// count returns how many goroutines there are, without the ones in ignored functions.
+// count returns the number of goroutines, without the goroutines in ignored functions.
 func (s settling) count() (n int) {
 	if len(s.ignored) == 0 {
 		return runtime.NumGoroutine()
@@ -84,7 +83,7 @@ func (s settling) ignores(f frame) bool {
 
 type watched struct{ tests Tests }
 
-// Run runs the tests. If one hangs it reports which, and where, and ends the process.
+// Run runs the tests. If a test hangs, Run reports it with its position, and ends the process.
 func (w watched) Run() int {
 	over := make(chan struct{})
 	var watching sync.WaitGroup
@@ -94,8 +93,8 @@ func (w watched) Run() int {
 	return w.tests.Run()
 }
 
-// watch looks at the tests from outside: the clock of one that runs in a synctest bubble is not that of the machine,
-// and goes on without an end while a worker of the bubble waits for its next turn.
+// watch observes the tests from outside: in a synctest bubble, the clock differs from the
+// machine's, and does not stop advancing while a worker of the bubble waits for its next turn.
 func watch(over <-chan struct{}) {
 	var w watcher
 	for {
@@ -114,7 +113,7 @@ func watch(over <-chan struct{}) {
 	}
 }
 
-// stacks are those of all goroutines.
+// stacks returns the stacks of all goroutines.
 func stacks() string {
 	for size := 1 << 18; ; size *= 4 {
 		all := make([]byte, size)
@@ -124,17 +123,17 @@ func stacks() string {
 	}
 }
 
-// watcher knows for how many looks each test has been at one point. It does not go by the clock: a machine that stood
-// still for a while is no test that hangs.
+// watcher counts for how many looks each test has been at one point. It does not
+// use the clock: if a machine stood still for a while, its tests do not hang.
 type watcher struct{ seen map[string]sighting }
 
-// sighting is a point, and how often the test was seen there in a row.
+// sighting is a point, with the number of consecutive looks at which the test was there.
 type sighting struct {
 	at    string
 	looks int
 }
 
-// look returns the tests that have not moved for the limit.
+// look returns the tests that have stayed at one point for the limit.
 func (w *watcher) look(stacks string) (hanging []goroutine) {
 	seen := make(map[string]sighting)
 	for _, g := range parse(stacks) {

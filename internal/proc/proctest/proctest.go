@@ -1,5 +1,5 @@
-// Package proctest starts processes that live as long as their test, and fails the test where they do not do what it
-// needs. It is the part of internal/proc that imports testing.
+// Package proctest starts processes that live as long as their test, and fails the test if
+// they do not behave as expected. It is the part of internal/proc that imports testing.
 package proctest
 
 import (
@@ -18,7 +18,8 @@ type Process struct {
 	t testing.TB
 }
 
-// Start starts a command, and kills it at the end of the test. If the test has failed, its standard error is shown.
+// Start starts a command, and kills it at the end of the test. If
+// the test has failed, the standard error of the command is shown.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p, err := proc.Start(cmd)
@@ -36,7 +37,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return &Process{Process: p, t: t}
 }
 
-// Hear waits for the next line of the process, which must begin with the prefix.
+// Hear returns the next line of the process, which must begin with the prefix.
 func (p *Process) Hear(prefix string) string {
 	p.t.Helper()
 	line, err := p.Expect(prefix, await.Limit)
@@ -54,7 +55,7 @@ func (p *Process) Tell(line string) {
 	}
 }
 
-// Rest waits until the process has ended by itself, and returns the lines that it has written and nothing has read.
+// Rest waits until the process has ended without being killed here, and returns the lines that were not read.
 func (p *Process) Rest() (lines []string) {
 	p.t.Helper()
 	for {
@@ -69,15 +70,15 @@ func (p *Process) Rest() (lines []string) {
 	}
 }
 
-// Result is what a process left that has run to its end.
+// Result is the result of a process that has ended.
 type Result struct {
-	// Stdout and Stderr are what it has written.
+	// Stdout and Stderr are the output of the process.
 	Stdout, Stderr string
-	// Code is its exit status, or -1 if a signal ended it.
+	// Code is the exit status, or -1 if a signal ended the process.
 	Code int
 }
 
-// Run runs a command to its end, without input. It is killed if the test ends before.
+// Run runs a command to its end, without input. The command is killed if the test ends before.
 func Run(t testing.TB, cmd *exec.Cmd) Result {
 	t.Helper()
 	var out, said bytes.Buffer

@@ -1,4 +1,4 @@
-// Package paymentpb is the service that the tests of the adapters for gRPC and Connect serve.
+// Package paymentpb is the service for the tests of the adapters for gRPC and Connect.
 package paymentpb
 
 // protoc is that of Debian's protobuf-compiler, protoc-gen-go that of google.golang.org/protobuf/cmd/protoc-gen-go.
