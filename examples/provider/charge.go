@@ -40,7 +40,8 @@ type Charge struct {
 	ChargeRequest
 	// IdempotencyKey is the key that came with the request, or empty.
 	IdempotencyKey string `json:"idempotency_key"`
-	// Created is when the charge was made, to the microsecond. A later charge has a later time, whatever the clock does.
+	// Created is when the charge was made, to the microsecond. A
+	// later charge has a later time, even if the clock is set back.
 	Created time.Time `json:"created"`
 }
 

@@ -126,7 +126,7 @@ func (p *parser) note(self int, members []member, inPlace bool) error {
 	return nil
 }
 
-// addSpans adds the spans of those members that count, in order.
+// addSpans adds the spans of the members that count, in order.
 func (p *parser) addSpans(members []member) error {
 	p.keys = p.keys[:0]
 	for i := range members {

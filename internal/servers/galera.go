@@ -14,42 +14,42 @@ import (
 	"time"
 )
 
-// GaleraCluster is a running Galera cluster: MariaDB servers that all take writes, of which the losers of a conflict
-// are refused at COMMIT. All of its methods can be called at the same time.
+// GaleraCluster is a running Galera cluster: MariaDB servers that all accept writes,
+// where the losers of a conflict are refused at COMMIT. It is safe for concurrent use.
 type GaleraCluster struct {
 	nodes []*MariaDBServer
 }
 
-// galeraNode is what makes a server one of a cluster.
+// galeraNode makes a server a node of a cluster.
 type galeraNode struct {
 	provider string
-	// group, copies and changes are where the other nodes reach this one: with messages, with all of their data, and
-	// with what it has missed.
+	// group, copies and changes are the ports at which the other nodes reach this
+	// node: for messages, for complete copies of the data, and for missed changes.
 	group, copies, changes int
 	// members are the addresses of all nodes.
 	members string
-	// first says that the next start makes a new group.
+	// first means that the next start makes a new group.
 	first bool
-	// position is which state of the group the data is in; empty if that is not known since it ran.
+	// position is the state of the group that the data contains; empty if it is not known after a run.
 	position string
 }
 
-// askGaleraEvery is how often nodes are asked for their state. Each question is a process, and takes from a busy
-// machine what the nodes need.
+// askGaleraEvery is the pause between two queries of the nodes' state.
+// Each query is a process, which slows the nodes down on a busy machine.
 const askGaleraEvery = 200 * time.Millisecond
 
 // galeraNowhere is the position of data that was never in a group.
 const galeraNowhere = "00000000-0000-0000-0000-000000000000:-1"
 
-// GaleraCatchUp is how long a node may take to have what the others have: while they go on, on a busy machine, it
-// applies one after the other what it has missed and what comes in the meantime.
+// GaleraCatchUp is the longest time in which a node may catch up with the others. On a busy machine
+// it applies both what it has missed and the new changes of the other nodes, one after the other.
 const GaleraCatchUp = 5 * time.Minute
 
-// galeraSize is how many nodes a cluster has: with one gone, the others are a majority.
+// galeraSize is the number of nodes of a cluster: when one is lost, the others are a majority.
 const galeraSize = 3
 
-// StartGalera starts a private cluster of three nodes, with settings of all nodes like those of StartMariaDB. A node
-// that is gone is given up after three seconds. The context limits the start only. Close it when done.
+// StartGalera starts a private cluster of three nodes, with settings for all nodes like those of StartMariaDB. A
+// lost node is excluded after three seconds. The context only limits the start. The caller closes the cluster.
 func StartGalera(ctx context.Context, settings ...string) (*GaleraCluster, error) {
 	return retryPorts(func() (*GaleraCluster, error) {
 		c, err := newGalera(ctx, settings)
@@ -63,7 +63,7 @@ func StartGalera(ctx context.Context, settings ...string) (*GaleraCluster, error
 	})
 }
 
-// newGalera is a cluster that does not run yet.
+// newGalera returns a cluster that is not running yet.
 func newGalera(ctx context.Context, settings []string) (*GaleraCluster, error) {
 	c := new(GaleraCluster)
 	provider, err := findGalera(thisMachine())
@@ -94,7 +94,7 @@ func newGalera(ctx context.Context, settings []string) (*GaleraCluster, error) {
 	return c, nil
 }
 
-// startFrom starts all nodes, of which none runs, one of them as the beginning of a new group.
+// startFrom starts all nodes, none of which is running. One of them begins a new group.
 func (c *GaleraCluster) startFrom(ctx context.Context, first *MariaDBServer) error {
 	err := first.control(func() error {
 		first.node.first = true
@@ -115,7 +115,7 @@ func (c *GaleraCluster) startFrom(ctx context.Context, first *MariaDBServer) err
 	return errors.Join(append(errs, c.AwaitReady(ctx))...)
 }
 
-// arguments are the settings of a node. One that has been silent for three seconds is given up.
+// arguments returns the settings of a node. A node that is silent for three seconds is excluded.
 func (n *galeraNode) arguments() []string {
 	address := "gcomm://" + n.members
 	if n.first {
@@ -140,8 +140,8 @@ func (n *galeraNode) arguments() []string {
 	return settings
 }
 
-// writeState writes the file in which a node keeps which state of the group its data is, as one that has ended in order
-// and may begin a group again.
+// writeState writes the file in which a node stores the state of the group that its data
+// contains. The file marks the node as shut down in order, so that it may begin a group again.
 func (s *MariaDBServer) writeState(position string) error {
 	group, number, _ := strings.Cut(position, ":")
 	text := fmt.Sprintf("# GALERA saved state\nversion: 2.1\nuuid:    %s\nseqno:   %s\nsafe_to_bootstrap: 1\n",
@@ -153,8 +153,8 @@ func (s *MariaDBServer) writeState(position string) error {
 	return s.as.own(file)
 }
 
-// recoverPosition finds which state of the group the data of a node is that does not run, as the node's operator does
-// before it is started again.
+// recoverPosition finds the state of the group that a stopped
+// node's data contains, as an operator does before a restart.
 func (s *MariaDBServer) recoverPosition(ctx context.Context) (string, error) {
 	args := append(s.arguments(), append(s.settings, "wsrep-recover")...)
 	cmd := exec.CommandContext(ctx, s.programs.server, dashed(args)...)
@@ -167,20 +167,20 @@ func (s *MariaDBServer) recoverPosition(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("servers: no position of a Galera node: %w\n%s", errors.Join(err, ctx.Err()), out)
 	}
 	position, _, _ := strings.Cut(said, "\n")
-	position, _, _ = strings.Cut(position, ",") // what follows is about replication of another kind
+	position, _, _ = strings.Cut(position, ",") // what follows is about another kind of replication
 	return strings.TrimSpace(position), nil
 }
 
-// Nodes are the servers, running or not, in the same order at all times.
+// Nodes returns the servers, running or not, always in the same order.
 func (c *GaleraCluster) Nodes() []*MariaDBServer { return c.nodes }
 
-// Name makes a name that no other test has: the servers may be shared.
+// Name returns a name that no other test uses: the servers may be shared.
 func (c *GaleraCluster) Name(t testing.TB) string {
 	t.Helper()
 	return uniqueName(t.Name())
 }
 
-// URL names all nodes, as mysql://user@host:port,host:port/database.
+// URL returns a URL with all nodes, as mysql://user@host:port,host:port/database.
 func (c *GaleraCluster) URL() string {
 	addresses := make([]string, len(c.nodes))
 	for i, s := range c.nodes {
@@ -189,19 +189,19 @@ func (c *GaleraCluster) URL() string {
 	return "mysql://root@" + strings.Join(addresses, ",") + "/" + mariadbDatabase
 }
 
-// Database creates a database for this test, on all nodes. It returns its name.
+// Database creates a database for this test, on all nodes, and returns its name.
 func (c *GaleraCluster) Database(t testing.TB) string {
 	t.Helper()
 	return c.nodes[0].Database(t)
 }
 
-// DatabaseURL creates a database like Database, and returns its URL, which names all nodes.
+// DatabaseURL creates a database like Database, and returns its URL with all nodes.
 func (c *GaleraCluster) DatabaseURL(t testing.TB) string {
 	t.Helper()
 	return strings.TrimSuffix(c.URL(), mariadbDatabase) + c.Database(t)
 }
 
-// galeraStatus is what a node says of itself.
+// galeraStatus returns a node's status.
 func (s *MariaDBServer) galeraStatus(ctx context.Context) (map[string]string, error) {
 	text, err := s.Query(ctx, `SHOW STATUS WHERE Variable_name IN
 		('wsrep_cluster_status', 'wsrep_cluster_size', 'wsrep_local_state_comment', 'wsrep_ready')`)
@@ -213,7 +213,7 @@ func (s *MariaDBServer) galeraStatus(ctx context.Context) (map[string]string, er
 	return status, err
 }
 
-// AwaitReady waits until all nodes that run are in one group and have what it has.
+// AwaitReady waits until all running nodes are synchronised members of one group.
 func (c *GaleraCluster) AwaitReady(ctx context.Context) error {
 	running := 0
 	for _, s := range c.nodes {
@@ -224,7 +224,8 @@ func (c *GaleraCluster) AwaitReady(ctx context.Context) error {
 	return c.AwaitSize(ctx, running)
 }
 
-// AwaitSize waits until so many nodes are in one group that decides, and have what it has. The others are not asked.
+// AwaitSize waits until this number of nodes are synchronised
+// members of one group with a quorum. Other nodes are not queried.
 func (c *GaleraCluster) AwaitSize(ctx context.Context, size int) error {
 	said := make([]string, len(c.nodes))
 	what := fmt.Sprintf("%d nodes are in one group", size)
@@ -251,7 +252,7 @@ func (c *GaleraCluster) AwaitSize(ctx context.Context, size int) error {
 	return nil
 }
 
-// AwaitNoQuorum waits until a node says that its group cannot decide.
+// AwaitNoQuorum waits until a node reports that its group has no quorum.
 func (c *GaleraCluster) AwaitNoQuorum(ctx context.Context, s *MariaDBServer) error {
 	return awaitEvery(ctx, askGaleraEvery, "the node has no quorum", func() (bool, error) {
 		status, err := s.galeraStatus(ctx)
@@ -259,13 +260,13 @@ func (c *GaleraCluster) AwaitNoQuorum(ctx context.Context, s *MariaDBServer) err
 	})
 }
 
-// CutOff makes a node lose all messages from and to the others until Rejoin, as a network that is divided does. Clients
-// reach it as before.
+// CutOff makes a node lose all messages from and to the others
+// until Rejoin, as in a divided network. Clients still reach it.
 func (c *GaleraCluster) CutOff(ctx context.Context, s *MariaDBServer) error {
 	return s.isolate(ctx, 1)
 }
 
-// Rejoin lets a node that was cut off hear the others again.
+// Rejoin ends the effect of CutOff.
 func (c *GaleraCluster) Rejoin(ctx context.Context, s *MariaDBServer) error {
 	return s.isolate(ctx, 0)
 }
@@ -274,8 +275,8 @@ func (s *MariaDBServer) isolate(ctx context.Context, isolated int) error {
 	return s.Exec(ctx, fmt.Sprintf("SET GLOBAL wsrep_provider_options='gmcast.isolate=%d'", isolated))
 }
 
-// Bootstrap makes a node decide alone whose group has lost its quorum, as its operator does when the others are known
-// to be dead: those must not run.
+// Bootstrap makes a node whose group has lost its quorum continue alone, as its
+// operator does when the others are known to be dead. The others must not be running.
 func (c *GaleraCluster) Bootstrap(ctx context.Context, s *MariaDBServer) error {
 	if err := s.Exec(ctx, "SET GLOBAL wsrep_provider_options='pc.bootstrap=true'"); err != nil {
 		return err
@@ -286,7 +287,7 @@ func (c *GaleraCluster) Bootstrap(ctx context.Context, s *MariaDBServer) error {
 	})
 }
 
-// KillAll ends all nodes at nearly the same time, as a power loss does.
+// KillAll kills all nodes at nearly the same time, as a power loss does.
 func (c *GaleraCluster) KillAll() error {
 	errs := make([]error, len(c.nodes))
 	var killing sync.WaitGroup
@@ -297,7 +298,7 @@ func (c *GaleraCluster) KillAll() error {
 	return errors.Join(errs...)
 }
 
-// StartAll starts all nodes again, of which none runs: the one whose data is newest begins the group.
+// StartAll starts all nodes again, none of which is running. The node with the newest data begins the group.
 func (c *GaleraCluster) StartAll(ctx context.Context) error {
 	newest, most := c.nodes[0], int64(-1)
 	for _, s := range c.nodes {
@@ -310,7 +311,7 @@ func (c *GaleraCluster) StartAll(ctx context.Context) error {
 		if n, err := strconv.ParseInt(number, 10, 64); err == nil && n > most {
 			newest, most = s, n
 		}
-		if err := os.RemoveAll(filepath.Join(s.Dir(), "gvwstate.dat")); err != nil { // the old group is not awaited
+		if err := os.RemoveAll(filepath.Join(s.Dir(), "gvwstate.dat")); err != nil { // do not wait for the old group
 			return err
 		}
 	}
@@ -320,7 +321,7 @@ func (c *GaleraCluster) StartAll(ctx context.Context) error {
 	return c.startFrom(ctx, newest)
 }
 
-// Close ends all nodes for good and removes their data.
+// Close ends all nodes permanently and removes their data.
 func (c *GaleraCluster) Close() error {
 	var errs []error
 	for _, s := range c.nodes {
@@ -329,7 +330,7 @@ func (c *GaleraCluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// closeWith closes all nodes at the end of the test, which shows their logs if it has failed.
+// closeWith closes all nodes at the end of the test, and shows their logs if the test has failed.
 func (c *GaleraCluster) closeWith(t testing.TB) {
 	t.Cleanup(func() {
 		for _, s := range c.nodes {

@@ -16,23 +16,22 @@ import (
 	"time"
 )
 
-// mariadbVariable names the environment variable that holds the URL of a server to use instead of starting one.
+// mariadbVariable is the environment variable with the URL of a server to use instead of starting one.
 const mariadbVariable = "ONCEWARD_TEST_MARIADB"
 
-// MariaDBServer is a running MariaDB, or one of the nodes of a Galera cluster. All of its methods can be called at the
-// same time.
+// MariaDBServer is a running MariaDB, or a node of a Galera cluster. It is safe for concurrent use.
 type MariaDBServer struct {
 	server
 	programs mariadbPrograms
 	settings []string
 	port     int
-	// node is what makes it one of a cluster; nil if it is alone.
+	// node makes the server a node of a cluster; nil if it is alone.
 	node *galeraNode
 }
 
-// StartMariaDB starts a private server with an empty database. Each setting is one of MariaDB's, as in
-// "lock-wait-timeout=5"; what is not set is as a careful operator would have it: each commit is on disk before it is
-// acknowledged. The context limits the start only. Close it when done.
+// StartMariaDB starts a private server with an empty database. Each setting is a setting of MariaDB, as
+// in "lock-wait-timeout=5". Other settings are as a careful operator would choose them: each commit is
+// on disk before it is acknowledged. The context only limits the start. The caller closes the server.
 func StartMariaDB(ctx context.Context, settings ...string) (*MariaDBServer, error) {
 	s, err := newMariaDB(ctx, "MariaDB", settings)
 	if err != nil {
@@ -44,7 +43,7 @@ func StartMariaDB(ctx context.Context, settings ...string) (*MariaDBServer, erro
 	return s, nil
 }
 
-// newMariaDB is a server that does not run yet, with data of its own.
+// newMariaDB returns a server that is not running yet, with its own data.
 func newMariaDB(ctx context.Context, kind string, settings []string) (*MariaDBServer, error) {
 	programs, err := findMariaDB(thisMachine())
 	if err != nil {
@@ -64,13 +63,13 @@ func newMariaDB(ctx context.Context, kind string, settings []string) (*MariaDBSe
 	return s, nil
 }
 
-// mariadbTemplate is an empty database that is copied for each server.
+// mariadbTemplate is an empty database, which is copied for each server.
 var mariadbTemplate = template{name: "mariadb"}
 
 // mariadbDatabase is the database that a new server has for its users.
 const mariadbDatabase = "test"
 
-// initMariaDB makes the data directory of a server.
+// initMariaDB creates the data directory of a server.
 func initMariaDB(ctx context.Context, programs mariadbPrograms, as owner, dir string) error {
 	if err := as.makeDir(dir); err != nil {
 		return err
@@ -86,13 +85,13 @@ func initMariaDB(ctx context.Context, programs mariadbPrograms, as owner, dir st
 	return as.makeDir(database)
 }
 
-// mariadbEnviron is ours without what would change the server or a client. Our directory for temporary files may be
-// closed to the user that the server runs as.
+// mariadbEnviron returns our environment without variables that would change the server or
+// a client. Our directory for temporary files may not be accessible to the server's user.
 func mariadbEnviron(home string) []string {
 	return append(cleanEnviron("MYSQL_", "MARIADB_", "LC_", "TMPDIR="), "HOME="+home, "TMPDIR="+home, "LC_ALL=C")
 }
 
-// choosePorts finds a port to listen on.
+// choosePorts chooses a port.
 func (s *MariaDBServer) choosePorts() (err error) {
 	s.port, err = freePort()
 	s.url = fmt.Sprintf("mysql://root@127.0.0.1:%d/%s", s.port, mariadbDatabase)
@@ -122,7 +121,7 @@ func (s *MariaDBServer) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// dashed are settings as arguments; --no-defaults has to be the first.
+// dashed returns settings as arguments; --no-defaults must be the first.
 func dashed(settings []string) []string {
 	args := []string{"--no-defaults"}
 	for _, each := range settings {
@@ -131,9 +130,9 @@ func dashed(settings []string) []string {
 	return args
 }
 
-// arguments are the settings; one that comes later wins. A host whose connections are cut too often would be locked
-// out, which is what faults do. A server that starts removes the temporary tables that it finds, also those of others
-// that use the same directory.
+// arguments returns the settings; later settings take precedence. The server must not lock out a
+// host whose connections are cut too often, because faults do that. The server has its own temporary
+// directory: at its start, a server removes the temporary tables of others in the same directory.
 func (s *MariaDBServer) arguments() []string {
 	settings := []string{
 		"datadir=" + s.Dir(), "port=" + strconv.Itoa(s.port), "bind-address=127.0.0.1",
@@ -148,7 +147,7 @@ func (s *MariaDBServer) arguments() []string {
 	return append(settings, s.node.arguments()...)
 }
 
-// Dir is where the server keeps its data; empty if it was not started here.
+// Dir returns the server's data directory; empty if the server was not started here.
 func (s *MariaDBServer) Dir() string {
 	if s.dir == "" {
 		return ""
@@ -158,7 +157,7 @@ func (s *MariaDBServer) Dir() string {
 
 func (s *MariaDBServer) pidFile() string { return filepath.Join(s.dir, "pid") }
 
-// Addr is the host and the port that clients connect to.
+// Addr returns the host and the port for clients.
 func (s *MariaDBServer) Addr() string {
 	parsed, err := url.Parse(s.url)
 	if err != nil {
@@ -167,7 +166,7 @@ func (s *MariaDBServer) Addr() string {
 	return parsed.Host
 }
 
-// DSN is where a database of the server is, in the form of the driver go-sql-driver/mysql.
+// DSN returns the address of a database for the driver go-sql-driver/mysql.
 func (s *MariaDBServer) DSN(database string) string {
 	parsed, err := url.Parse(s.url)
 	if err != nil {
@@ -180,8 +179,8 @@ func (s *MariaDBServer) DSN(database string) string {
 	return user + "@tcp(" + parsed.Host + ")/" + database
 }
 
-// awaitReady waits until the process has said that it runs, so that another one that has taken the port is not mistaken
-// for it, and greets.
+// awaitReady waits until the server accepts sessions. It first waits for the process to
+// write its own ID, so that another server that has taken the port is not mistaken for it.
 func (s *MariaDBServer) awaitReady(ctx context.Context) error {
 	pid := strconv.Itoa(s.proc.PID())
 	return await(ctx, s.kind+" answers", func() (bool, error) {
@@ -193,7 +192,7 @@ func (s *MariaDBServer) awaitReady(ctx context.Context) error {
 	})
 }
 
-// greets says whether the server lets a session begin: its first packet is a greeting then, and else an error.
+// greets reports whether the server accepts a session: its first packet is then a greeting, and otherwise an error.
 func (s *MariaDBServer) greets(ctx context.Context) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
 	if err != nil {
@@ -207,15 +206,15 @@ func (s *MariaDBServer) greets(ctx context.Context) bool {
 	return err == nil && packet.kind() == mysqlGreeting
 }
 
-// Exec runs statements on a connection of its own, one after the other.
+// Exec runs statements on its own connection, one after the other.
 func (s *MariaDBServer) Exec(ctx context.Context, sql string) error {
 	_, err := s.Query(ctx, sql)
 	return err
 }
 
-// Query runs statements like Exec, and returns all rows, as text: a line each, with a tab between the columns. It runs
-// the client, so that this package needs no driver. A process costs some ten milliseconds: a test that asks often uses
-// a driver.
+// Query runs statements like Exec, and returns all rows as text: one line for each row,
+// with tabs between the columns. It runs the client program, so that this package needs no
+// driver. A process takes some ten milliseconds: a test with many queries uses a driver.
 func (s *MariaDBServer) Query(ctx context.Context, sql string) (string, error) {
 	parsed, err := url.Parse(s.url)
 	if err != nil {
@@ -237,14 +236,14 @@ func (s *MariaDBServer) Query(ctx context.Context, sql string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
-// Runs says whether the server was started here and neither killed nor stopped since.
+// Runs reports whether the server was started here, and neither killed nor stopped since.
 func (s *MariaDBServer) Runs() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc != nil && !s.proc.Ended()
 }
 
-// stop shuts the server down in order.
+// stop shuts the server down.
 func (s *MariaDBServer) stop() error {
 	if s.proc == nil {
 		return nil
@@ -256,10 +255,10 @@ func (s *MariaDBServer) stop() error {
 	return nil
 }
 
-// end is kill: a server leaves nothing outside of its directory.
+// end kills the server, which leaves nothing outside of its directory.
 func (s *MariaDBServer) end() error { return s.kill() }
 
-// kill kills what runs, with what it has started to copy its data to another node, if there is that.
+// kill kills the server, with any process that copies its data to another node.
 func (s *MariaDBServer) kill() error {
 	running := s.proc
 	s.proc = nil

@@ -11,8 +11,8 @@ import (
 )
 
 // NewMySQLProxy starts a proxy in front of the MariaDB or MySQL server with this URL, and closes it at the end of the
-// test. It does what Proxy does for PostgreSQL, with commands instead of batches: a statement, or one that is prepared
-// or executed. Connections must be neither encrypted nor compressed: the server does not offer it through the proxy.
+// test. It works like Proxy for PostgreSQL, with commands instead of batches: a query, a statement to prepare or its
+// execution. Connections must be neither encrypted nor compressed: the proxy hides these capabilities of the server.
 func NewMySQLProxy(t testing.TB, serverURL string) *Proxy {
 	t.Helper()
 	p, err := StartMySQLProxy(serverURL)
@@ -27,24 +27,24 @@ func NewMySQLProxy(t testing.TB, serverURL string) *Proxy {
 	return p
 }
 
-// StartMySQLProxy starts a proxy like NewMySQLProxy. The functions change the text of each statement on its way to the
-// server, as for a server whose clock is to be off; traps see it as the client sent it. Close it when done.
+// StartMySQLProxy starts a proxy like NewMySQLProxy. The functions change the text of each statement for the
+// server, for example to simulate a wrong clock; traps see the client's text. The caller closes the proxy.
 func StartMySQLProxy(serverURL string, changes ...func(sql string) string) (*Proxy, error) {
 	return startProxy(serverURL, func(l *link) { l.carryMySQL(changes) })
 }
 
-// mysqlLink is a connection whose commands and replies are told apart. A client waits for the reply to a command before
-// it sends the next one, so that there is never more than one.
+// mysqlLink is a connection on which the proxy distinguishes commands and replies. A client
+// waits for the reply before it sends the next command, so that at most one reply is awaited.
 type mysqlLink struct {
 	*link
 	changes []func(sql string) string
 
 	mu sync.Mutex
-	// reply is what is awaited, nil between commands; sql and caught belong to it.
+	// reply is the awaited reply, nil between commands; sql and caught belong to it.
 	reply  *mysqlReply
 	sql    string
 	caught *trap
-	// prepared are the texts of the statements that were prepared, by the ids that the server gave them.
+	// prepared are the texts of the prepared statements, by the IDs that the server gave them.
 	prepared map[uint32]string
 }
 
@@ -62,7 +62,7 @@ func (l *link) carryMySQL(changes []func(sql string) string) {
 	replies.Wait()
 }
 
-// greet carries packets until the server has let the client in: each waits for the other.
+// greet carries packets until the server has admitted the client: each side waits for the other.
 func (m *mysqlLink) greet(out, in *bufio.Reader) error {
 	greeting, err := readMySQLPacket(out)
 	if err != nil {
@@ -96,7 +96,7 @@ func (m *mysqlLink) greet(out, in *bufio.Reader) error {
 	}
 }
 
-// carryCommands passes the client's commands on.
+// carryCommands passes on the client's commands.
 func (m *mysqlLink) carryCommands(in *bufio.Reader) error {
 	for {
 		packet, err := readMySQLPacket(in)
@@ -112,7 +112,7 @@ func (m *mysqlLink) carryCommands(in *bufio.Reader) error {
 	}
 }
 
-// changed is a packet with the text of its statement changed. One that is sent in pieces stays as it is.
+// changed returns a packet with the changed text of its statement. A statement in several packets stays unchanged.
 func (m *mysqlLink) changed(packet mysqlPacket) mysqlPacket {
 	kind := packet.kind()
 	if len(m.changes) == 0 || kind != mysqlQuery && kind != mysqlPrepare || len(packet) > mysqlWhole/2 {
@@ -127,7 +127,7 @@ func (m *mysqlLink) changed(packet mysqlPacket) mysqlPacket {
 	return append(head, sql...)
 }
 
-// expect takes note of what the server is about to answer, before it can. It returns an error if the command is lost.
+// expect records which reply the server will send, before it can. It returns an error if the command is lost.
 func (m *mysqlLink) expect(packet mysqlPacket) error {
 	kind := packet.kind()
 	if kind == mysqlQuit || kind == mysqlLongData || kind == mysqlClose {
@@ -165,7 +165,7 @@ func (m *mysqlLink) expect(packet mysqlPacket) error {
 	return nil
 }
 
-// statementID is the number of a statement in a packet about it.
+// statementID returns the ID of a statement in a packet about it.
 func statementID(body []byte) uint32 {
 	if len(body) < 5 {
 		return 0
@@ -173,19 +173,18 @@ func statementID(body []byte) uint32 {
 	return binary.LittleEndian.Uint32(body[1:])
 }
 
-// carryReplies passes the server's packets on. The reply to a command that was caught is kept until it has come in
-// full.
+// carryReplies passes on the server's packets. The reply to a caught command is held until it is complete.
 func (m *mysqlLink) carryReplies(in *bufio.Reader) error {
 	out := bufio.NewWriterSize(m.client, 32<<10)
 	var kept []byte
 	for {
 		packet, err := readMySQLPacket(in)
 		if err != nil {
-			return errors.Join(err, out.Flush()) // the last words of a server that ends are worth reading
+			return errors.Join(err, out.Flush()) // the last packets of a server that ends are worth reading
 		}
 		caught, done := m.note(packet)
 		if caught == nil {
-			_, _ = out.Write(packet) // the error comes back from Flush
+			_, _ = out.Write(packet) // Flush returns the error
 		} else {
 			kept = append(kept, packet...)
 		}
@@ -204,12 +203,13 @@ func (m *mysqlLink) carryReplies(in *bufio.Reader) error {
 	}
 }
 
-// note follows a packet of the server: which trap has caught the command, and whether its reply is complete.
+// note processes a packet of the server. It returns the trap that
+// has caught the command, and whether the reply is complete.
 func (m *mysqlLink) note(packet mysqlPacket) (caught *trap, done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.reply == nil {
-		return nil, true // it ends the connection of its own accord
+		return nil, true // the server ends the connection unasked
 	}
 	if m.reply.command == mysqlPrepare && m.reply.ends == 0 && packet.kind() == mysqlOK {
 		m.prepared[statementID(packet.body())] = m.sql

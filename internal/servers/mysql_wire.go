@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// The packets of MySQL's protocol that the proxy has to know. A reply begins with one of the last group, or with the
-// number of columns of its rows.
+// These are the bytes of MySQL's protocol that the proxy uses. A reply begins
+// with a byte of the last group, or with the number of columns of its rows.
 const (
 	mysqlGreeting = 10
 
@@ -24,18 +24,18 @@ const (
 )
 
 const (
-	// mysqlWhole is the length of a packet that goes on in the next one.
+	// mysqlWhole is the length of a packet that continues in the next packet.
 	mysqlWhole = 1<<24 - 1
-	// mysqlMore is set in the status of a result that is followed by another one.
+	// mysqlMore is set in the status of a result that is followed by another.
 	mysqlMore = 0x0008
 )
 
-// mysqlPacket is one packet with its length and number, as it was read, and those that it goes on in.
+// mysqlPacket is one packet with its length and number, as read, including its continuation packets.
 type mysqlPacket []byte
 
 func (p mysqlPacket) body() []byte { return p[4:] }
 
-// kind is the first byte of the body; an empty body has that of a reply that says nothing.
+// kind returns the first byte of the body. An empty body counts as OK.
 func (p mysqlPacket) kind() byte {
 	if len(p.body()) == 0 {
 		return mysqlOK
@@ -43,10 +43,10 @@ func (p mysqlPacket) kind() byte {
 	return p.body()[0]
 }
 
-// isEOF says whether a packet ends columns or rows. A row can begin with the same byte, but is longer then.
+// isEOF reports whether a packet ends columns or rows. A row can begin with the same byte, but is then longer.
 func (p mysqlPacket) isEOF() bool { return p.kind() == mysqlEOF && len(p.body()) < 9 }
 
-// readMySQLPacket reads one packet, with those that it goes on in.
+// readMySQLPacket reads one packet, with its continuation packets.
 func readMySQLPacket(r *bufio.Reader) (packet mysqlPacket, err error) {
 	for {
 		head, err := r.Peek(4)
@@ -65,23 +65,23 @@ func readMySQLPacket(r *bufio.Reader) (packet mysqlPacket, err error) {
 	}
 }
 
-// The capabilities that change how a reply ends. They are taken out of the greeting, so that no client asks for them:
-// rows that end with another packet, and columns that are left out, in the order in which their bytes are found.
+// These are the capabilities that are removed from a server's greeting, so that no client asks for them. The proxy
+// could not find the end of a reply with them.
 const (
 	mysqlDeprecateEOF = 1 << 24
 	mysqlCompress     = 1 << 5
 	mysqlSSL          = 1 << 11
 )
 
-// plainGreeting takes what the proxy does not follow out of a server's greeting: other ends of rows, compression,
-// encryption, and MariaDB's own additions.
+// plainGreeting removes the capabilities that the proxy does not support from a server's
+// greeting: other ends of rows, compression, encryption, and MariaDB's extensions.
 func plainGreeting(greeting mysqlPacket) {
 	body := greeting.body()
 	version := 1
 	for version < len(body) && body[version] != 0 {
 		version++
 	}
-	// After the version: its end, the id of the connection, 8 bytes of the challenge, a zero.
+	// After the version follow its end, the connection ID, 8 bytes of the challenge, and a zero.
 	low := version + 1 + 4 + 8 + 1
 	high := low + 2 + 1 + 2
 	added := high + 2 + 1 + 6 // MariaDB's
@@ -95,15 +95,15 @@ func plainGreeting(greeting mysqlPacket) {
 	copy(body[added:added+4], make([]byte, 4))
 }
 
-// mysqlReply follows the packets of the reply to one command.
+// mysqlReply tracks the packets of the reply to one command.
 type mysqlReply struct {
 	command byte
-	// ends is how many packets that end something are still to come, when that is known.
+	// ends is the number of further packets that end a list, when it is known.
 	ends int
 	rows bool
 }
 
-// add takes note of the next packet, and reports whether it is the last one.
+// add processes the next packet, and reports whether it is the last packet.
 func (r *mysqlReply) add(p mysqlPacket) (done bool) {
 	switch {
 	case p.kind() == mysqlError:
@@ -129,7 +129,7 @@ func (r *mysqlReply) add(p mysqlPacket) (done bool) {
 	}
 }
 
-// prepareEnds is how many lists follow the answer to a statement that was prepared: of its parameters and its columns.
+// prepareEnds returns the number of lists after the reply to a prepared statement: its parameters and its columns.
 func prepareEnds(body []byte) (ends int) {
 	for _, at := range []int{5, 7} {
 		if binary.LittleEndian.Uint16(body[at:]) > 0 {
@@ -139,7 +139,7 @@ func prepareEnds(body []byte) (ends int) {
 	return ends
 }
 
-// statusOf is the status in an answer without rows, which follows two numbers.
+// statusOf returns the status in a reply without rows. It follows two numbers.
 func statusOf(body []byte) []byte {
 	rest := body[1:]
 	for range 2 {
@@ -160,7 +160,7 @@ func statusOf(body []byte) []byte {
 	return rest
 }
 
-// mysqlGoesOn says whether a status says that another result follows.
+// mysqlGoesOn reports whether a status announces another result.
 func mysqlGoesOn(status []byte) bool {
 	return len(status) >= 2 && binary.LittleEndian.Uint16(status)&mysqlMore != 0
 }

@@ -18,40 +18,42 @@ import (
 	"github.com/onceward/onceward/internal/proc"
 )
 
-// PatroniCluster is two PostgreSQL servers, of which Patroni makes one the primary and the other its synchronous
-// standby: it takes over when the primary is gone, with all that was acknowledged. Which is which is in etcd. All of
-// its methods can be called at the same time.
+// PatroniCluster is two PostgreSQL servers. Patroni makes one the primary and the
+// other its synchronous standby, which takes over when the primary is lost, with all
+// acknowledged data. The roles are stored in etcd. It is safe for concurrent use.
 type PatroniCluster struct {
 	etcd  *EtcdServer
 	nodes []*PatroniNode
 }
 
-// PatroniNode is a PostgreSQL server with the Patroni that watches it. Both are killed and paused together. All of its
-// methods can be called at the same time.
+// PatroniNode is a PostgreSQL server with its Patroni. Both are
+// killed and paused together. It is safe for concurrent use.
 type PatroniNode struct {
 	server
 	programs patroniPrograms
 	name     string
-	// port is PostgreSQL's, and api that at which Patroni tells how it is.
+	// port is the port of PostgreSQL, and api the port of Patroni's status page.
 	port, api int
-	// standbys is how the other node reaches this one's PostgreSQL, and decisions how this one's Patroni reaches etcd.
+	// standbys is the proxy between the other node and this PostgreSQL,
+	// and decisions the proxy between this Patroni and etcd.
 	standbys, decisions *TCPProxy
 	settings            map[string]string
 }
 
-// The times of Patroni: the primary has to say at least every lease that it is alive, and else the other takes over. A
-// primary that cannot reach etcd gives up before that.
+// These are Patroni's times: if the primary does not renew its lease in time, the
+// other node takes over. A primary that cannot reach etcd demotes itself before that.
 const (
 	patroniLease = 6
 	patroniLoop  = 1
 	patroniRetry = 2
 )
 
-// PatroniLease is after how long a primary that is gone is replaced.
+// PatroniLease is the time after which a lost primary is replaced.
 const PatroniLease = patroniLease * time.Second
 
-// StartPatroni starts a private etcd and two servers with an empty database. Each setting is one of PostgreSQL's, as in
-// "max_connections=50". It takes some ten seconds. The context limits the start only. Close it when done.
+// StartPatroni starts a private etcd and two servers with an empty database. Each
+// setting is a setting of PostgreSQL, as in "max_connections=50". It takes some
+// ten seconds. The context only limits the start. The caller closes the cluster.
 func StartPatroni(ctx context.Context, settings ...string) (*PatroniCluster, error) {
 	return retryPorts(func() (*PatroniCluster, error) {
 		c := new(PatroniCluster)
@@ -86,7 +88,7 @@ func (c *PatroniCluster) start(ctx context.Context, settings []string) error {
 	return c.AwaitReady(ctx)
 }
 
-// newPatroniNode is a node that does not run yet.
+// newPatroniNode returns a node that is not running yet.
 func newPatroniNode(programs patroniPrograms, etcd *EtcdServer, name string, settings []string) (*PatroniNode, error) {
 	as, err := serverOwner("postgres", postgresInstall)
 	if err != nil {
@@ -119,7 +121,7 @@ func newPatroniNode(programs patroniPrograms, etcd *EtcdServer, name string, set
 	return n, n.configure()
 }
 
-// choosePorts finds where PostgreSQL and Patroni listen.
+// choosePorts chooses the ports of PostgreSQL and Patroni.
 func (n *PatroniNode) choosePorts() (err error) {
 	if n.api, err = freePort(); err != nil {
 		return err
@@ -132,7 +134,7 @@ func (n *PatroniNode) choosePorts() (err error) {
 // tree is one level of a configuration.
 type tree = map[string]any
 
-// configure writes Patroni's file. It is YAML, of which JSON is a part.
+// configure writes Patroni's file. The file is YAML, which includes JSON.
 func (n *PatroniNode) configure() error {
 	api := "127.0.0.1:" + strconv.Itoa(n.api)
 	parameters := tree{"max_connections": "300", "dynamic_shared_memory_type": "mmap", "wal_keep_size": "256MB"}
@@ -142,15 +144,15 @@ func (n *PatroniNode) configure() error {
 	config := tree{
 		"scope": "tests", "name": n.name,
 		"restapi": tree{"listen": api, "connect_address": api},
-		// By its second version of the protocol: with the third, Patroni 3.0 keeps a copy that may stay old for good
-		// after its connection was silent for a while.
+		// This is the second version of etcd's protocol: with the third, Patroni 3.0 keeps a
+		// copy that may stay outdated permanently after its connection was silent for a while.
 		"etcd": tree{"hosts": []string{n.decisions.Addr()}, "use_proxies": true},
 		"bootstrap": tree{
 			"dcs": tree{
 				"ttl": patroniLease, "loop_wait": patroniLoop, "retry_timeout": patroniRetry,
 				"synchronous_mode": true, "maximum_lag_on_failover": 16 << 20,
-				// An old primary is copied again instead of being rewound: with pg_rewind, Patroni 3.0 was seen to bring it
-				// back with a checkpoint of its own on the primary's timeline, after which it never followed.
+				// An old primary is copied again instead of being rewound: with pg_rewind, Patroni 3.0 sometimes
+				// gave it a checkpoint of its own on the primary's timeline, after which it never followed.
 				"postgresql": tree{"use_pg_rewind": false, "use_slots": true, "parameters": parameters},
 			},
 			"initdb": []any{tree{"encoding": "UTF8"}, tree{"locale": "C"}, tree{"auth": "trust"}},
@@ -181,14 +183,14 @@ func (n *PatroniNode) configure() error {
 
 func (n *PatroniNode) configFile() string { return filepath.Join(n.dir, "patroni.yml") }
 
-// Dir is where the server keeps its data.
+// Dir returns the server's data directory.
 func (n *PatroniNode) Dir() string { return filepath.Join(n.dir, "data") }
 
-// Addr is the host and the port that clients of PostgreSQL connect to.
+// Addr returns the host and the port for clients of PostgreSQL.
 func (n *PatroniNode) Addr() string { return "127.0.0.1:" + strconv.Itoa(n.port) }
 
-// start runs Patroni, and waits until PostgreSQL accepts connections. If this process is killed, Patroni is asked to
-// stop, and stops PostgreSQL, which would outlive it otherwise.
+// start runs Patroni, and waits until PostgreSQL accepts connections. If this process is
+// killed, Patroni gets SIGTERM and stops PostgreSQL, which would otherwise outlive it.
 func (n *PatroniNode) start(ctx context.Context) (err error) {
 	environ := append(cleanEnviron("PG", "PATRONI_", "LC_"), "HOME="+n.dir, "LC_ALL=C")
 	if n.proc, err = n.run(exec.Command(n.programs.patroni, n.configFile()), environ, syscall.SIGTERM); err != nil {
@@ -209,14 +211,14 @@ func (n *PatroniNode) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// patroniStatus is what Patroni says of its node.
+// patroniStatus is the status of a node in Patroni's API.
 type patroniStatus struct {
 	State string `json:"state"`
 	Role  string `json:"role"`
 	Sync  bool   `json:"sync_standby"`
 }
 
-// status is what Patroni says of its node, whatever its role is.
+// status returns the status of the node, in any role.
 func (n *PatroniNode) status(ctx context.Context) (status patroniStatus, err error) {
 	text, err := get(ctx, fmt.Sprintf("http://127.0.0.1:%d/patroni", n.api))
 	if err != nil {
@@ -225,7 +227,8 @@ func (n *PatroniNode) status(ctx context.Context) (status patroniStatus, err err
 	return status, json.Unmarshal([]byte(text), &status)
 }
 
-// postmaster is the first process of PostgreSQL. Patroni does not keep it in its own tree. It is zero if none runs.
+// postmaster returns the ID of PostgreSQL's first process, which is not
+// in Patroni's process tree. It is zero if PostgreSQL is not running.
 func (n *PatroniNode) postmaster() int {
 	text, err := os.ReadFile(filepath.Join(n.Dir(), "postmaster.pid"))
 	if err != nil {
@@ -239,14 +242,14 @@ func (n *PatroniNode) postmaster() int {
 	return pid
 }
 
-// isPostgres says whether a process works in the data directory: the file of one that has ended is left behind, and
-// another process may have its id by now.
+// isPostgres reports whether a process works in the data directory: the file of
+// a process that was killed remains, and another process may have its ID by now.
 func (n *PatroniNode) isPostgres(pid int) bool {
 	dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
 	return err == nil && dir == n.Dir()
 }
 
-// pids are the first processes of what runs.
+// pids returns the IDs of the running first processes.
 func (n *PatroniNode) pids() (pids []int) {
 	if n.proc != nil && !n.proc.Ended() {
 		pids = append(pids, n.proc.PID())
@@ -257,17 +260,17 @@ func (n *PatroniNode) pids() (pids []int) {
 	return pids
 }
 
-// Pause stops Patroni and PostgreSQL where they are: connections stay open, and nothing answers.
+// Pause stops Patroni and PostgreSQL: connections stay open, and nothing answers.
 func (n *PatroniNode) Pause() error {
 	return n.control(func() error { return proc.PauseTrees(n.pids()...) })
 }
 
-// Resume lets a node go on that was paused.
+// Resume continues a paused node.
 func (n *PatroniNode) Resume() error {
 	return n.control(func() error { return proc.ResumeTrees(n.pids()...) })
 }
 
-// KillPostgres ends PostgreSQL alone. Patroni starts it again, or lets the other node take over.
+// KillPostgres kills only PostgreSQL. Patroni starts it again, or lets the other node take over.
 func (n *PatroniNode) KillPostgres() error {
 	return n.control(func() error {
 		if pid := n.postmaster(); pid != 0 {
@@ -277,21 +280,21 @@ func (n *PatroniNode) KillPostgres() error {
 	})
 }
 
-// CutOff keeps the node from the other one and from etcd until it is called with false, as a network does that is
-// divided. Clients reach it as before.
+// CutOff separates the node from the other node and from etcd until it
+// is called with false, as in a divided network. Clients still reach it.
 func (n *PatroniNode) CutOff(cut bool) {
 	n.standbys.Block(cut)
 	n.decisions.Block(cut)
 }
 
-// Runs says whether the node was started and neither killed nor stopped since.
+// Runs reports whether the node was started, and neither killed nor stopped since.
 func (n *PatroniNode) Runs() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.proc != nil && !n.proc.Ended()
 }
 
-// stop has Patroni shut down PostgreSQL and itself, which lets the other node take over at once.
+// stop makes Patroni shut down PostgreSQL and itself. The other node can then take over at once.
 func (n *PatroniNode) stop() error {
 	if n.proc == nil {
 		return nil
@@ -303,10 +306,10 @@ func (n *PatroniNode) stop() error {
 	return nil
 }
 
-// end is kill; nothing is left outside of the directory but a piece of shared memory.
+// end kills the node. It leaves nothing outside of its directory but a piece of shared memory.
 func (n *PatroniNode) end() error { return n.kill() }
 
-// kill ends Patroni and PostgreSQL at one point in time.
+// kill kills Patroni and PostgreSQL at one point in time.
 func (n *PatroniNode) kill() error {
 	pids := n.pids()
 	postgres := PostgresServer{server: server{dir: n.dir}}
@@ -317,7 +320,7 @@ func (n *PatroniNode) kill() error {
 	return errors.Join(proc.KillTrees(pids...), postgres.clearAfterCrash())
 }
 
-// Close ends the node for good and removes its data.
+// Close ends the node permanently and removes its data.
 func (n *PatroniNode) Close() error {
 	err := n.server.Close()
 	for _, p := range []*TCPProxy{n.standbys, n.decisions} {
@@ -328,19 +331,19 @@ func (n *PatroniNode) Close() error {
 	return err
 }
 
-// Query runs statements on the node, like those of PostgresServer.
+// Query runs statements on the node, like PostgresServer.Query.
 func (n *PatroniNode) Query(ctx context.Context, sql string) (string, error) {
 	s := PostgresServer{server: server{url: n.url}, programs: n.programs.postgresPrograms}
 	return s.Query(ctx, sql)
 }
 
-// Nodes are the servers, running or not, in the same order at all times.
+// Nodes returns the servers, running or not, always in the same order.
 func (c *PatroniCluster) Nodes() []*PatroniNode { return c.nodes }
 
-// Etcd is what the nodes decide by: without it, there is no primary.
+// Etcd returns the server that the nodes need to choose the primary: without it, there is no primary.
 func (c *PatroniCluster) Etcd() *EtcdServer { return c.etcd }
 
-// URL names both nodes, for a client that looks for the one that takes writes.
+// URL returns a URL with both nodes, for a client that looks for the node that accepts writes.
 func (c *PatroniCluster) URL() string {
 	addresses := make([]string, len(c.nodes))
 	for i, n := range c.nodes {
@@ -349,14 +352,14 @@ func (c *PatroniCluster) URL() string {
 	return PatroniURL(addresses...)
 }
 
-// PatroniURL is the URL of nodes that are reached at other addresses. A node that does not answer is not waited for.
+// PatroniURL returns the URL of nodes at other addresses. A client does not wait long for a node that does not answer.
 func PatroniURL(addresses ...string) string {
 	return "postgres://postgres@" + strings.Join(addresses, ",") +
 		"/postgres?sslmode=disable&target_session_attrs=read-write&connect_timeout=2"
 }
 
-// Leader is the node that is the primary, by what the nodes that run say. It is an error if there is none, or if there
-// are two.
+// Leader returns the node that is the primary, according to all
+// running nodes. It is an error if there is none, or if there are two.
 func (c *PatroniCluster) Leader(ctx context.Context) (leader *PatroniNode, err error) {
 	for _, n := range c.nodes {
 		if !n.Runs() {
@@ -379,7 +382,7 @@ func (c *PatroniCluster) Leader(ctx context.Context) (leader *PatroniNode, err e
 	return leader, nil
 }
 
-// AwaitLeader waits until there is a primary that takes writes, and returns it.
+// AwaitLeader waits until a primary accepts writes, and returns it.
 func (c *PatroniCluster) AwaitLeader(ctx context.Context) (leader *PatroniNode, err error) {
 	err = awaitEvery(ctx, 50*time.Millisecond, "there is a primary", func() (bool, error) {
 		if leader, err = c.Leader(ctx); err != nil {
@@ -393,8 +396,8 @@ func (c *PatroniCluster) AwaitLeader(ctx context.Context) (leader *PatroniNode, 
 	return leader, err
 }
 
-// AwaitReady waits until there is a primary, and the other node is its synchronous standby, if it runs: one that is not
-// would not take over.
+// AwaitReady waits until there is a primary and the other node, if it is
+// running, is its synchronous standby: otherwise that node would not take over.
 func (c *PatroniCluster) AwaitReady(ctx context.Context) error {
 	err := c.awaitReady(ctx)
 	if err == nil {
@@ -423,7 +426,7 @@ func (c *PatroniCluster) awaitReady(ctx context.Context) error {
 	})
 }
 
-// Close ends all servers for good and removes their data.
+// Close ends all servers permanently and removes their data.
 func (c *PatroniCluster) Close() error {
 	var errs []error
 	for _, n := range c.nodes {

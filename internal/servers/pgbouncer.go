@@ -18,8 +18,8 @@ import (
 	"github.com/onceward/onceward/internal/proc"
 )
 
-// PgBouncerServer is a running PgBouncer in transaction mode, before a PostgreSQL server: each transaction of a client may
-// be on another connection than the one before. All of its methods can be called at the same time.
+// PgBouncerServer is a running PgBouncer in transaction mode, in front of a PostgreSQL server:
+// each transaction of a client may use another server connection. It is safe for concurrent use.
 type PgBouncerServer struct {
 	server
 	program  string
@@ -28,9 +28,10 @@ type PgBouncerServer struct {
 	settings []string
 }
 
-// StartPgBouncer starts a private PgBouncer before the database of a URL. Parameters of the URL that a client may not give
-// a pooler, such as search_path, are given to all of its connections. Each setting is one of PgBouncer's, as in
-// "default_pool_size=1"; one that comes later wins. The context limits the start only. Close it when done.
+// StartPgBouncer starts a private PgBouncer in front of the database of a URL. Parameters of
+// the URL that a client may not send to a pooler, such as search_path, are set on all of its
+// connections. Each setting is a setting of PgBouncer, as in "default_pool_size=1"; later
+// settings take precedence. The context only limits the start. The caller closes the pooler.
 func StartPgBouncer(ctx context.Context, database string, settings ...string) (*PgBouncerServer, error) {
 	program, err := findPgBouncer(thisMachine())
 	if err != nil {
@@ -61,8 +62,8 @@ func StartPgBouncer(ctx context.Context, database string, settings ...string) (*
 	return s, nil
 }
 
-// NewPgBouncer starts a PgBouncer for this test alone, before the database of a URL, and closes it at the end. The test
-// fails if there is none.
+// NewPgBouncer starts a PgBouncer for this test, in front of the database of a
+// URL, and closes it at the end. The test fails if PgBouncer is not installed.
 func NewPgBouncer(t testing.TB, database string, settings ...string) *PgBouncerServer {
 	t.Helper()
 	s, err := StartPgBouncer(t.Context(), database, settings...)
@@ -73,7 +74,8 @@ func NewPgBouncer(t testing.TB, database string, settings ...string) *PgBouncerS
 	return s
 }
 
-// choosePorts finds a port to listen on. PgBouncer before 1.21 does not carry prepared statements over.
+// choosePorts chooses a port. The URL avoids prepared statements:
+// PgBouncer before 1.21 does not support them in transaction mode.
 func (s *PgBouncerServer) choosePorts() (err error) {
 	s.port, err = freePort()
 	s.url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/pooled?sslmode=disable&"+
@@ -81,7 +83,7 @@ func (s *PgBouncerServer) choosePorts() (err error) {
 	return err
 }
 
-// configure writes the file that PgBouncer reads.
+// configure writes PgBouncer's configuration file.
 func (s *PgBouncerServer) configure() (path string, err error) {
 	database := fmt.Sprintf("host=%s port=%s dbname=%s user=postgres", s.target.Hostname(), s.target.Port(),
 		strings.TrimPrefix(s.target.Path, "/"))
@@ -125,22 +127,22 @@ func (s *PgBouncerServer) start(ctx context.Context) error {
 	return nil
 }
 
-// revive starts the pooler again when it ends by itself, as a service manager does: before 1.21 it does so when a
-// server answers while the cancellation of its statement is under way.
+// revive restarts the pooler after an unexpected end, as a service manager does: before
+// 1.21, PgBouncer ends if a server answers while its statement is being cancelled.
 func (s *PgBouncerServer) revive(running *proc.Process) {
 	<-running.Done()
-	_ = s.control(func() error { // the tests notice a pooler that is not there
+	_ = s.control(func() error { // the tests notice a missing pooler
 		if s.proc != running {
-			return nil // it was ended here
+			return nil // it was ended on purpose
 		}
 		return s.startAgain()
 	})
 }
 
-// stop ends the pooler: it writes nothing that has to be kept.
+// stop kills the pooler, which stores nothing.
 func (s *PgBouncerServer) stop() error { return s.kill() }
 
-// end is kill: a pooler leaves nothing outside of its directory.
+// end kills the pooler, which leaves nothing outside of its directory.
 func (s *PgBouncerServer) end() error { return s.kill() }
 
 func (s *PgBouncerServer) kill() error {

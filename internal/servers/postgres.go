@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// postgresVariable names the environment variable that holds the URL of a server to use instead of starting one.
+// postgresVariable is the environment variable with the URL of a server to use instead of starting one.
 const postgresVariable = "ONCEWARD_TEST_POSTGRES"
 
-// postgresBinVariable names the environment variable that holds the directory of the programs of the server to start.
+// postgresBinVariable is the environment variable with the directory of the server programs to start.
 const postgresBinVariable = "ONCEWARD_TEST_POSTGRES_BIN"
 
-// PostgresServer is a running PostgreSQL. All of its methods can be called at the same time.
+// PostgresServer is a running PostgreSQL. It is safe for concurrent use.
 type PostgresServer struct {
 	server
 	programs postgresPrograms
 	settings []string
 	port     int
-	// guest is the database of this process on a server that was there before; nil on one that was started here.
+	// guest is the database of this process on a server that existed before; nil on a server that was started here.
 	guest *guestDatabase
 }
 
-// StartPostgres starts a private server with an empty database. Each setting is one of PostgreSQL's, as in "fsync=off";
-// what is not set is as a careful operator would have it: each commit is on disk before it is acknowledged. The context
-// limits the start only. Close it when done.
+// StartPostgres starts a private server with an empty database. Each setting is a setting of PostgreSQL,
+// as in "fsync=off". Other settings are as a careful operator would choose them: each commit is on disk
+// before it is acknowledged. The context only limits the start. The caller closes the server.
 func StartPostgres(ctx context.Context, settings ...string) (*PostgresServer, error) {
 	programs, err := findPostgres(thisMachine())
 	if err != nil {
@@ -51,7 +51,7 @@ func StartPostgres(ctx context.Context, settings ...string) (*PostgresServer, er
 	return s, nil
 }
 
-// newPostgresServer is a server that does not run yet, on the data of a directory.
+// newPostgresServer returns a server that is not running yet, with the data of a directory.
 func newPostgresServer(programs postgresPrograms, as owner, dir string, settings []string) *PostgresServer {
 	s := &PostgresServer{programs: programs, settings: settings}
 	s.kind, s.dir, s.as, s.life = "PostgreSQL", dir, as, s
@@ -59,7 +59,7 @@ func newPostgresServer(programs postgresPrograms, as owner, dir string, settings
 	return s
 }
 
-// Dir is where the server keeps its data; empty if it was not started here.
+// Dir returns the server's data directory; empty if the server was not started here.
 func (s *PostgresServer) Dir() string {
 	if s.dir == "" {
 		return ""
@@ -67,15 +67,15 @@ func (s *PostgresServer) Dir() string {
 	return filepath.Join(s.dir, "data")
 }
 
-// Exec runs statements on a connection of its own; several can be given in one text, which are then one transaction.
+// Exec runs statements on its own connection. Several statements in one text are one transaction.
 func (s *PostgresServer) Exec(ctx context.Context, sql string) error {
 	_, err := s.Query(ctx, sql)
 	return err
 }
 
-// Query runs statements like Exec, and returns the rows of the last one, as text: a line each, with | between the
-// columns. It speaks enough of the protocol to ask a private server, and runs psql for another one, which may want a
-// password: this package needs no driver. A test that asks often uses one.
+// Query runs statements like Exec, and returns the rows of the last one as text: one line for each row, with |
+// between the columns. It queries a private server directly in a simple form of the protocol, and other servers with
+// psql, because they may require a password: this package needs no driver. A test with many queries uses a driver.
 func (s *PostgresServer) Query(ctx context.Context, sql string) (string, error) {
 	address, err := url.Parse(s.url)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *PostgresServer) Query(ctx context.Context, sql string) (string, error) 
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
-// withParameter adds a parameter to a URL.
+// withParameter returns a URL with a further parameter.
 func withParameter(address, name, value string) (string, error) {
 	parsed, err := url.Parse(address)
 	if err != nil {
@@ -107,6 +107,6 @@ func withParameter(address, name, value string) (string, error) {
 	}
 	query := parsed.Query()
 	query.Set(name, value)
-	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign as it stands
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign literally
 	return parsed.String(), nil
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// link is one connection of a client, with the one to the server that belongs to it.
+// link is a client's connection, with its connection to the server.
 type link struct {
 	proxy  *Proxy
 	client *net.TCPConn
@@ -19,7 +19,7 @@ type link struct {
 	closing sync.Once
 
 	mu sync.Mutex
-	// caught holds the traps whose batch was sent, by the number of the batch. The first is number 1.
+	// caught contains the traps of the batches that were sent, by the number of the batch. The first batch is number 1.
 	caught map[int]*trap
 }
 
@@ -27,12 +27,12 @@ func newLink(p *Proxy, client *net.TCPConn, server net.Conn) *link {
 	return &link{proxy: p, client: client, server: server, closed: make(chan struct{}), caught: make(map[int]*trap)}
 }
 
-// close ends both connections. The client sees the end of the stream if a side has ended it, and else a reset.
+// close ends both connections. The client sees the end of the stream if a side has ended it, and otherwise a reset.
 func (l *link) close(cause error) {
 	l.closing.Do(func() {
 		close(l.closed)
 		if errors.Is(cause, io.EOF) {
-			_ = l.client.Close() // both sides are done with it, however it ends
+			_ = l.client.Close() // both sides are done with it
 		} else {
 			reset(l.client)
 		}
@@ -40,10 +40,10 @@ func (l *link) close(cause error) {
 	})
 }
 
-// reset closes a connection so that the other side sees an error, not the end of the stream. What was sent and has not
-// arrived is lost.
+// reset closes a connection so that the other side sees an error,
+// not the end of the stream. Data that has not arrived is lost.
 func reset(conn *net.TCPConn) {
-	// Either fails only on a connection that is gone already, which is what is wanted.
+	// Both calls fail only on a closed connection, which is the goal anyway.
 	_ = conn.SetLinger(0)
 	_ = conn.Close()
 }
@@ -66,8 +66,8 @@ func (l *link) carryPostgres() {
 	}
 }
 
-// startup passes the first packet on. It refuses encryption, after which the client asks again, and reports whether a
-// session follows: a request to cancel a statement is a connection with nothing else in it.
+// startup passes on the first packet. It refuses encryption, after which the client asks again. It
+// reports whether a session follows: a request to cancel a statement uses a separate connection.
 func (l *link) startup(in *bufio.Reader) (session bool, err error) {
 	for {
 		packet, code, err := readStartup(in)
@@ -84,11 +84,11 @@ func (l *link) startup(in *bufio.Reader) (session bool, err error) {
 	}
 }
 
-// carryRequests passes the client's messages on, a batch at a time, so that one can be lost as a whole.
+// carryRequests passes on the client's messages, one batch at a time, so that a batch can be lost as a whole.
 func (l *link) carryRequests(in *bufio.Reader) error {
 	known := newStatements()
-	var pending []byte // of the batch that is being read
-	var sprung *trap   // what has caught it
+	var pending []byte // of the current batch
+	var sprung *trap   // the trap that has caught it
 	ended := 0         // how many batches were read
 	for {
 		m, err := readMessage(in)
@@ -124,17 +124,16 @@ func (l *link) carryRequests(in *bufio.Reader) error {
 	}
 }
 
-// sendsNow says whether a message of the client is passed on with all that came before it. The others only add to a
-// batch, and the client expects no answer to them before it has sent more.
+// sendsNow reports whether a message of the client is passed on, with everything before it.
+// Other messages only add to a batch, and the client expects no answer before it sends more.
 func sendsNow(kind byte) bool {
 	return !strings.ContainsRune(string([]byte{msgParse, msgBind, msgDescr, msgExecute, msgClose}), rune(kind))
 }
 
-// endsBatch says whether the server answers a message with ReadyForQuery.
+// endsBatch reports whether the server answers a message with ReadyForQuery.
 func endsBatch(kind byte) bool { return kind == msgSync || kind == msgQuery || kind == msgCall }
 
-// forward sends what was read of a batch, unless it is to be lost. The trap is known to the other direction before the
-// server can answer.
+// forward sends a batch, unless it is to be lost. It registers the trap before the server can answer.
 func (l *link) forward(pending []byte, sprung *trap, batch int) error {
 	if sprung != nil && sprung.fate == cutRequest {
 		l.proxy.sprung.Add(1)
@@ -155,26 +154,27 @@ func (l *link) forward(pending []byte, sprung *trap, batch int) error {
 	return err
 }
 
-// carryReplies passes the server's messages on. The server says that it is ready once when the session has begun, which
-// comes before batch 1, and once after each batch: that tells which batch a message belongs to.
+// carryReplies passes on the server's messages. The server reports that it is ready once at the start
+// of the session, before batch 1, and once after each batch, which shows the batch of each message.
 func (l *link) carryReplies() error {
 	in := bufio.NewReaderSize(l.server, 32<<10)
 	out := bufio.NewWriterSize(l.client, 32<<10)
-	var kept []byte // the answer to a batch that was caught
+	var kept []byte // the answer to a caught batch
 	ready := 0
 	for {
 		m, err := readMessage(in)
 		if err != nil {
-			_ = out.Flush() // the last words of a server that ends are worth reading
+			_ = out.Flush() // the last messages of a server that ends are worth reading
 			return err
 		}
 		if ready > 0 {
 			l.proxy.recordReceived(m.kind())
 		}
 		caught := l.trapOf(ready)
-		// Before the server can be done with a batch that takes data, the client has to send it.
+		// In a batch that copies data in, the server waits for the
+		// client's data, so that the request for them is passed on.
 		if caught == nil || m.kind() == msgCopyIn {
-			_, _ = out.Write(m) // the error comes back from Flush
+			_, _ = out.Write(m) // Flush returns the error
 		} else {
 			kept = append(kept, m...)
 		}
@@ -200,8 +200,8 @@ func (l *link) trapOf(batch int) *trap {
 	return l.caught[batch]
 }
 
-// decide is called when the server is done with a batch. It returns when the answer may go to the client, or an error
-// if it must not.
+// decide is called when the server has finished a batch. It returns nil
+// when the answer may go to the client, and an error if it must not.
 func (l *link) decide(caught *trap) error {
 	if caught == nil {
 		return nil

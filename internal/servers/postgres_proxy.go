@@ -12,19 +12,18 @@ import (
 	"time"
 )
 
-// Proxy stands between clients and a PostgreSQL server, and loses requests and answers on request. It reads the
-// messages of the clients, so that a test can say which statement is to be hit. A batch is what a client sends up to
-// the point where it waits for the answer: one simple query, or messages up to a Sync. Connections must not be
-// encrypted (sslmode=disable).
+// Proxy is a proxy between clients and a PostgreSQL server that loses requests and answers on request. It reads the
+// clients' messages, so that a test can choose the statement. A batch is everything that a client sends before it waits
+// for the answer: one simple query, or messages up to a Sync. Connections must not be encrypted (sslmode=disable).
 //
-// The match functions get the SQL text as the client sent it, when it is executed; of a prepared statement, that is the
-// text with which it was prepared. They are called for one statement at a time. All methods can be called at the same
-// time, but not by a match function.
+// The match functions get the SQL text as the client sent it, when it is executed. For a prepared
+// statement, this is the text with which it was prepared. They are called for one statement at a
+// time. A Proxy is safe for concurrent use, but its methods must not be called by a match function.
 type Proxy struct {
 	url      *url.URL
 	target   atomic.Pointer[string]
 	listener net.Listener
-	// carry is run for each connection until that ends.
+	// carry is run for each connection until it ends.
 	carry   func(*link)
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -43,21 +42,21 @@ type Proxy struct {
 	links map[*link]struct{}
 }
 
-// fate is what happens to a batch that a trap has caught.
+// fate is what happens to a caught batch.
 type fate int
 
 const (
 	cutRequest  fate = iota // it is not sent
-	cutReply                // its answer is swallowed
+	cutReply                // its answer is dropped
 	holdReply               // its answer waits
 	holdRequest             // it waits before it is sent
 )
 
-// trap is armed until it has caught one batch.
+// trap waits until it has caught one batch.
 type trap struct {
 	fate  fate
 	match func(sql string) bool
-	// release is closed when what is held may go on.
+	// release is closed when the held request or answer may continue.
 	release chan struct{}
 }
 
@@ -76,12 +75,12 @@ func NewProxy(t testing.TB, serverURL string) *Proxy {
 	return p
 }
 
-// StartProxy starts a proxy in front of the server with this URL. Close it when done.
+// StartProxy starts a proxy in front of the server with this URL. The caller closes the proxy.
 func StartProxy(serverURL string) (*Proxy, error) {
 	return startProxy(serverURL, (*link).carryPostgres)
 }
 
-// startProxy listens, and has connections carried in the manner of a protocol.
+// startProxy starts a proxy whose connections are handled by carry.
 func startProxy(serverURL string, carry func(*link)) (*Proxy, error) {
 	parsed, target, err := parseTarget(serverURL)
 	if err != nil {
@@ -99,7 +98,7 @@ func startProxy(serverURL string, carry func(*link)) (*Proxy, error) {
 	return p, nil
 }
 
-// parseTarget finds the host and the port in the URL of a server.
+// parseTarget returns the host and the port in the URL of a server.
 func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
 	parsed, err = url.Parse(serverURL)
 	switch {
@@ -120,8 +119,8 @@ func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
 	}
 }
 
-// Retarget makes new connections lead to another server, as an address does that moves in a fail-over. Those that
-// exist stay where they are: see DropAll.
+// Retarget makes new connections lead to another server, as an address does
+// that moves in a fail-over. Existing connections are unchanged: see DropAll.
 func (p *Proxy) Retarget(serverURL string) error {
 	_, target, err := parseTarget(serverURL)
 	if err != nil {
@@ -131,40 +130,39 @@ func (p *Proxy) Retarget(serverURL string) error {
 	return nil
 }
 
-// Addr is the host and the port that clients connect to.
+// Addr returns the host and the port for clients.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// URL is the server's URL with the address of the proxy in it.
+// URL returns the server's URL with the address of the proxy.
 func (p *Proxy) URL() string { return p.url.String() }
 
-// CutRequest loses one batch on its way to the server: the next one that executes a statement which matches is not
-// sent, so its work is certainly not done, and the connections on both sides are closed.
+// CutRequest loses one batch on its way to the server: the next batch that executes a matching statement
+// is not sent, so that its work is certainly not done. The connections on both sides are closed.
 func (p *Proxy) CutRequest(match func(sql string) bool) { p.arm(&trap{fate: cutRequest, match: match}) }
 
-// CutReply loses the answer to one batch: the next one that executes a statement which matches is sent, and when the
-// server has said that it is done, so that the work certainly is, the client's connection is reset without a byte of
-// the answer.
+// CutReply loses the answer to one batch: the next batch that executes a matching
+// statement is sent. When the server has reported that it is ready, so that the work
+// is certainly done, the client's connection is reset without a byte of the answer.
 func (p *Proxy) CutReply(match func(sql string) bool) { p.arm(&trap{fate: cutReply, match: match}) }
 
-// HoldReply lets the server do the next batch that executes a statement which matches, and keeps the answer until
-// release is called, once or more often. Only that connection waits. AwaitSprung tells when the server is done.
+// HoldReply lets the server execute the next batch with a matching statement, and holds the answer until release
+// is called, once or more often. Only that connection waits. AwaitSprung waits until the server is ready.
 func (p *Proxy) HoldReply(match func(sql string) bool) (release func()) {
 	t := &trap{fate: holdReply, match: match, release: make(chan struct{})}
 	p.arm(t)
 	return sync.OnceFunc(func() { close(t.release) })
 }
 
-// HoldRequest keeps the next batch that executes a statement which matches from the server until release is called, once
-// or more often. AwaitSprung tells when it is held. It is lost if its connection is reset before that.
+// HoldRequest holds the next batch with a matching statement until release is called, once or more
+// often. AwaitSprung waits until it is held. The batch is lost if its connection is reset before that.
 func (p *Proxy) HoldRequest(match func(sql string) bool) (release func()) {
 	t := &trap{fate: holdRequest, match: match, release: make(chan struct{})}
 	p.arm(t)
 	return sync.OnceFunc(func() { close(t.release) })
 }
 
-// Lose loses the next batch that executes a statement which matches, or the reply to it, and lets its client learn
-// nothing of it: lost waits until it is lost, which resets all connections, and no new ones are made until restore is
-// called.
+// Lose loses the next batch with a matching statement, or the reply to it. The function lost waits until
+// the proxy holds it, and then resets all connections and refuses new ones until restore is called.
 func (p *Proxy) Lose(match func(sql string) bool, reply bool) (lost func(ctx context.Context) error, restore func()) {
 	hold, sprung := p.HoldRequest, p.Sprung()
 	if reply {
@@ -186,7 +184,7 @@ func (p *Proxy) Lose(match func(sql string) bool, reply bool) (lost func(ctx con
 	return lost, restore
 }
 
-// held waits until a request that a trap holds may be sent. It returns an error if the connection ends before that.
+// held waits until a held request may be sent. It returns an error if the connection ends before that.
 func (l *link) held(caught *trap) error {
 	l.proxy.sprung.Add(1)
 	select {
@@ -203,14 +201,14 @@ func (p *Proxy) arm(t *trap) {
 	p.traps = append(p.traps, t)
 }
 
-// Disarm forgets what was armed and has not caught a batch.
+// Disarm removes the traps that have not caught a batch.
 func (p *Proxy) Disarm() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.traps = nil
 }
 
-// catch takes the first armed trap that matches the statement, or nil.
+// catch removes and returns the first trap that matches the statement; nil if there is none.
 func (p *Proxy) catch(sql string) *trap {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,7 +221,7 @@ func (p *Proxy) catch(sql string) *trap {
 	return nil
 }
 
-// Sprung is how many requests were cut, and how many answers were cut or kept after they had come in full.
+// Sprung returns the number of requests that were cut or held, and of answers that were cut or held when complete.
 func (p *Proxy) Sprung() int { return int(p.sprung.Load()) }
 
 // AwaitSprung waits until Sprung is at least n.
@@ -238,18 +236,18 @@ func (p *Proxy) AwaitSprung(ctx context.Context, n int) error {
 	return nil
 }
 
-// RoundTrips is how many batches all clients have sent since the proxy was made, counting those that were cut. The
-// start of a connection is not a batch.
+// RoundTrips returns the number of batches that all clients have sent since the start
+// of the proxy, including cut batches. The start of a connection is not a batch.
 func (p *Proxy) RoundTrips() int { return int(p.roundTrips.Load()) }
 
-// Connections is how many connections clients have tried to make since the proxy was made, counting those that were
-// refused.
+// Connections returns the number of connections that clients have tried
+// to make since the start of the proxy, including refused connections.
 func (p *Proxy) Connections() int { return int(p.attempts.Load()) }
 
-// Refuse makes the proxy close new connections at once while it is true. Those that exist stay.
+// Refuse makes the proxy close new connections at once while it is set. Existing connections are unchanged.
 func (p *Proxy) Refuse(refuse bool) { p.refuse.Store(refuse) }
 
-// DropAll resets all connections that exist.
+// DropAll resets all existing connections.
 func (p *Proxy) DropAll() {
 	p.mu.Lock()
 	links := make([]*link, 0, len(p.links))
@@ -262,7 +260,7 @@ func (p *Proxy) DropAll() {
 	}
 }
 
-// Close stops listening, resets all connections, and returns when nothing runs any more.
+// Close stops listening, resets all connections, and returns when no goroutine of the proxy is running.
 func (p *Proxy) Close() error {
 	p.cancel()
 	err := p.listener.Close()
@@ -271,7 +269,7 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// accept takes connections until the proxy is closed.
+// accept accepts connections until the proxy is closed.
 func (p *Proxy) accept() {
 	for {
 		conn, err := p.listener.Accept()
@@ -288,7 +286,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve connects a client with the server, until one of them or the test ends it.
+// serve connects a client with the server, until one of them or the test ends the connection.
 func (p *Proxy) serve(client *net.TCPConn) {
 	dialer := net.Dialer{Timeout: 10 * time.Second}
 	server, err := dialer.DialContext(p.ctx, "tcp", *p.target.Load())
@@ -301,7 +299,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	p.links[l] = struct{}{}
 	p.mu.Unlock()
 	if p.ctx.Err() != nil {
-		l.close(net.ErrClosed) // the proxy was closed before it could know of this one
+		l.close(net.ErrClosed) // the proxy was closed before it knew of this connection
 	}
 	p.carry(l)
 	p.mu.Lock()

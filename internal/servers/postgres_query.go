@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// What a server says to one who asks: an error, the columns of an answer, and a row of it.
+// These are the messages in the answer to a query: an error, the columns of the result, and a row.
 const (
 	msgError   = 'E'
 	msgColumns = 'T'
@@ -21,8 +21,8 @@ const (
 // protocol3 is the version of PostgreSQL's protocol, in the packet that begins a session.
 const protocol3 = 3 << 16
 
-// ask runs statements like Query, on a server that lets everybody in. To start psql would cost more processor time than
-// most tests do, and the suite asks thousands of times.
+// ask runs statements like Query, on a server without passwords. A start of psql would
+// take more processor time than most tests, and the test suite runs thousands of queries.
 func (s *PostgresServer) ask(ctx context.Context, address *url.URL, sql string) (string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address.Host)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *PostgresServer) ask(ctx context.Context, address *url.URL, sql string) 
 	return strings.Join(rows, "\n"), nil
 }
 
-// converse begins a session, asks, and ends it.
+// converse begins a session, sends a query, and ends the session.
 func converse(conn net.Conn, start, question []byte) (rows []string, err error) {
 	in := bufio.NewReader(conn)
 	for _, packet := range [][]byte{start, question} {
@@ -53,7 +53,7 @@ func converse(conn net.Conn, start, question []byte) (rows []string, err error) 
 	return rows, err
 }
 
-// startPacket asks for a session as the user of a URL, in its database and with its search_path.
+// startPacket returns a start-up packet for the user, the database and the search_path in a URL.
 func startPacket(address *url.URL) []byte {
 	body := binary.BigEndian.AppendUint32(nil, protocol3)
 	for _, text := range []string{
@@ -73,12 +73,12 @@ func queryMessage(sql string) []byte {
 	return append(append(packet, sql...), 0)
 }
 
-// readAnswer reads until the server is ready for the next question. It returns the rows of the last statement.
+// readAnswer reads until the server is ready for the next query. It returns the rows of the last statement.
 func readAnswer(in *bufio.Reader) (rows []string, refused error) {
 	for {
 		m, err := readMessage(in)
 		if err != nil {
-			return nil, errors.Join(refused, err) // one that refuses a session says why, and goes
+			return nil, errors.Join(refused, err) // a server that refuses a session sends the reason, and closes
 		}
 		switch m.kind() {
 		case msgColumns:
@@ -95,7 +95,7 @@ func readAnswer(in *bufio.Reader) (rows []string, refused error) {
 	}
 }
 
-// textOfRow puts | between the columns of a row. NULL is empty.
+// textOfRow returns the columns of a row, with | between them. NULL is empty.
 func textOfRow(body []byte) string {
 	columns := make([]string, binary.BigEndian.Uint16(body))
 	body = body[2:]
@@ -109,7 +109,7 @@ func textOfRow(body []byte) string {
 	return strings.Join(columns, "|")
 }
 
-// textOfError is the severity of an error, what it says, and its details, as psql shows them.
+// textOfError returns the severity of an error, its message, and its details, as psql shows them.
 func textOfError(body []byte) string {
 	var said strings.Builder
 	for len(body) > 1 {

@@ -7,38 +7,38 @@ import (
 	"sync"
 )
 
-// This file makes a proxy stand for a server that behaves otherwise than the one behind it: it reads the texts of
-// statements differently, or refuses some.
+// With this file, a proxy simulates a server that behaves differently from the real
+// server: it reads the texts of statements differently, or refuses some statements.
 
-// disguise is what a proxy changes of what its clients send.
+// disguise is what a proxy changes in its clients' messages.
 type disguise struct {
 	mu       sync.Mutex
 	readings [][2][]byte
 	refusals []refusal
 }
 
-// refusal is a kind of statement that is answered with an error, and not sent.
+// refusal is a kind of statement that gets an error instead of being sent.
 type refusal struct {
 	match func(sql string) bool
 	code  string
 }
 
-// Rewrite has a text in the statements and settings of all clients read as another one, from the next on.
+// Rewrite replaces a text in the statements and settings of all clients by another text, from the next message on.
 func (p *Proxy) Rewrite(text, as string) {
 	p.disguise.mu.Lock()
 	defer p.disguise.mu.Unlock()
 	p.disguise.readings = append(p.disguise.readings, [2][]byte{[]byte(text), []byte(as)})
 }
 
-// Deny answers each simple query that matches with an error of this code, and does not send it. It is for statements
-// outside of transactions.
+// Deny answers each matching simple query with an error of this code,
+// instead of sending it. It is for statements outside of transactions.
 func (p *Proxy) Deny(match func(sql string) bool, code string) {
 	p.disguise.mu.Lock()
 	defer p.disguise.mu.Unlock()
 	p.disguise.refusals = append(p.disguise.refusals, refusal{match, code})
 }
 
-// rewrite returns a packet as it is read, with the length that it has then, which begins at an offset.
+// rewrite returns a packet with the replaced texts and its new length, which is stored at an offset.
 func (d *disguise) rewrite(packet []byte, length int) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -51,7 +51,7 @@ func (d *disguise) rewrite(packet []byte, length int) []byte {
 	return packet
 }
 
-// statement returns a message of the client as it is read. Values are no statements.
+// statement returns a client's message with the replaced texts. Parameter values are not changed.
 func (d *disguise) statement(m message) message {
 	if m.kind() != msgQuery && m.kind() != msgParse {
 		return m
@@ -59,7 +59,7 @@ func (d *disguise) statement(m message) message {
 	return d.rewrite(m, 1)
 }
 
-// refuses returns the answer to a message that is not to be sent, or nil.
+// refuses returns the answer to a refused message; nil if the message is to be sent.
 func (d *disguise) refuses(m message) []byte {
 	if m.kind() != msgQuery {
 		return nil
@@ -75,7 +75,7 @@ func (d *disguise) refuses(m message) []byte {
 	return nil
 }
 
-// refused is the error of a server that is ready for the next statement.
+// refused returns the error of a server that is ready for the next statement.
 func refused(code string) []byte {
 	fields := fmt.Sprintf("SERROR\x00VERROR\x00C%s\x00Mthis server does not do that\x00\x00", code)
 	answer := append(binary.BigEndian.AppendUint32([]byte{'E'}, uint32(4+len(fields))), fields...)

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// NewStandby starts a server that follows this one, for this test alone, and closes it at the end. To copy its data,
-// this one is stopped for a moment.
+// NewStandby starts a standby of this server for this test, and closes
+// it at the end. To copy its data, this server is stopped for a moment.
 func (s *PostgresServer) NewStandby(t testing.TB) *PostgresServer {
 	t.Helper()
 	standby, err := s.StartStandby(t.Context())
@@ -26,7 +26,7 @@ func (s *PostgresServer) NewStandby(t testing.TB) *PostgresServer {
 	return standby
 }
 
-// NewStandbyBehind is NewStandby with a proxy between the two, by which the standby can be cut off.
+// NewStandbyBehind is like NewStandby, with a proxy between the two servers that can cut the standby off.
 func (s *PostgresServer) NewStandbyBehind(t testing.TB, link *Proxy) *PostgresServer {
 	t.Helper()
 	_, port, err := net.SplitHostPort(link.Addr())
@@ -41,16 +41,16 @@ func (s *PostgresServer) NewStandbyBehind(t testing.TB, link *Proxy) *PostgresSe
 	return standby
 }
 
-// StartStandby starts a server that follows this one, with the same settings on a port of its own. To copy its data,
-// this one is stopped for a moment. Close the standby when done.
+// StartStandby starts a standby of this server, with the same settings on its own port.
+// To copy its data, this server is stopped for a moment. The caller closes the standby.
 func (s *PostgresServer) StartStandby(ctx context.Context) (*PostgresServer, error) {
 	return s.startStandby(ctx, s.portText)
 }
 
-// portText is the port of the server.
+// portText returns the port of the server.
 func (s *PostgresServer) portText() string { return strconv.Itoa(s.port) }
 
-// startStandby starts a standby that reaches this server by a port, which is asked for when this one runs again.
+// startStandby starts a standby. It calls by for the port to this server, after this server has been restarted.
 func (s *PostgresServer) startStandby(ctx context.Context, by func() string) (*PostgresServer, error) {
 	var standby *PostgresServer
 	err := s.control(func() error {
@@ -79,8 +79,8 @@ func (s *PostgresServer) startStandby(ctx context.Context, by func() string) (*P
 	return standby, nil
 }
 
-// Follow starts a server again as a standby of another one. If it was the primary before, that must have taken over
-// after this one was stopped in order, so that it has all that this one had.
+// Follow starts a server again as a standby of another server. If it was the primary before, the other
+// server must have taken over after this one was stopped in order, so that it has all data of this server.
 func (s *PostgresServer) Follow(primary *PostgresServer) error {
 	return s.control(func() error {
 		if err := s.stop(); err != nil {
@@ -93,7 +93,7 @@ func (s *PostgresServer) Follow(primary *PostgresServer) error {
 	})
 }
 
-// follow makes the next start that of a standby, which reaches its primary by a port.
+// follow makes the server a standby at its next start, which reaches its primary by a port.
 func (s *PostgresServer) follow(port string) error {
 	const setting = "primary_conninfo="
 	s.settings = slices.DeleteFunc(s.settings, func(each string) bool { return strings.HasPrefix(each, setting) })
@@ -105,7 +105,7 @@ func (s *PostgresServer) follow(port string) error {
 	return s.as.own(file)
 }
 
-// Promote makes a standby a server that decides, and returns when it is one.
+// Promote makes a standby a primary, and returns when it is one.
 func (s *PostgresServer) Promote(ctx context.Context) error {
 	return s.Exec(ctx, "SELECT pg_promote(true, 60)")
 }
@@ -125,7 +125,7 @@ func (s *PostgresServer) AwaitStandby(ctx context.Context, standby *PostgresServ
 	}
 }
 
-// copyPostgresDir makes a directory with the data of a server that is stopped.
+// copyPostgresDir returns a directory with a copy of the data of a stopped server.
 func copyPostgresDir(as owner, data string) (string, error) {
 	parent, err := workspace.dir()
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// postgresTemplate is an empty database that is copied for each server.
+// postgresTemplate is an empty database, which is copied for each server.
 var postgresTemplate = template{name: "postgres"}
 
-// newPostgresDir makes a directory with the data of a server that never ran.
+// newPostgresDir returns a directory with the data of a new server.
 func newPostgresDir(ctx context.Context, programs postgresPrograms, as owner) (string, error) {
 	return postgresTemplate.newDir(as, func(dir string) error { return initPostgres(ctx, programs, as, dir) })
 }
 
-// initPostgres makes the data directory of a server. It need not survive a power loss, so it is not flushed.
+// initPostgres creates the data directory of a server. It need not survive a power loss, so it is not flushed.
 func initPostgres(ctx context.Context, programs postgresPrograms, as owner, dir string) error {
 	if err := as.makeDir(dir); err != nil {
 		return err
@@ -38,12 +38,13 @@ func initPostgres(ctx context.Context, programs postgresPrograms, as owner, dir 
 	return nil
 }
 
-// postgresEnviron is ours without what would change the server: settings of clients, and the language of its messages.
+// postgresEnviron returns our environment without what would change
+// the server: client settings, and the language of messages.
 func postgresEnviron(home string) []string {
 	return append(cleanEnviron("PG", "LC_"), "HOME="+home, "LC_ALL=C")
 }
 
-// choosePorts finds a port to listen on.
+// choosePorts chooses a port.
 func (s *PostgresServer) choosePorts() (err error) {
 	s.port, err = freePort()
 	s.url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
@@ -64,8 +65,8 @@ func (s *PostgresServer) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// arguments are the command line; a setting that comes later wins. Memory that processes of the server share for a
-// while lies in files of the data directory, so that a server that is killed leaves none of it outside.
+// arguments returns the command line; later settings take precedence. Shared memory of parallel processes
+// is in files of the data directory, so that nothing of it remains elsewhere when a server is killed.
 func (s *PostgresServer) arguments() []string {
 	settings := []string{
 		"listen_addresses=127.0.0.1",
@@ -80,8 +81,8 @@ func (s *PostgresServer) arguments() []string {
 	return args
 }
 
-// awaitReady waits until the server says, in the file that pg_ctl looks at too, that it accepts connections. The file
-// tells which process has written it, so that what a server left that was killed is not mistaken for it.
+// awaitReady waits until the server reports in its PID file, which pg_ctl uses too, that it accepts connections. The
+// file contains the server's process ID, so that a file that an earlier server left is not mistaken for the new one.
 func (s *PostgresServer) awaitReady(ctx context.Context) error {
 	for {
 		lines, err := s.pidFile()
@@ -97,19 +98,18 @@ func (s *PostgresServer) awaitReady(ctx context.Context) error {
 	}
 }
 
-// pidFile reads the eight lines of the file in which a server says that it runs. Those that are not written yet are
-// empty.
+// pidFile returns the eight lines of the server's PID file. Lines that are not written yet are empty.
 func (s *PostgresServer) pidFile() (lines [8]string, err error) {
 	text, err := os.ReadFile(filepath.Join(s.Dir(), "postmaster.pid"))
 	copy(lines[:], strings.Split(string(text), "\n"))
 	return lines, err
 }
 
-// stop shuts the server down in the order that its operator would call fast.
+// stop shuts the server down in the mode that PostgreSQL calls fast.
 func (s *PostgresServer) stop() error { return s.shutDown(syscall.SIGINT) }
 
-// end shuts the server down in the way that its operator would call immediate: what is in memory is not written any
-// more. It is not killed, because what would be left lies partly outside of its directory.
+// end shuts the server down in the mode that PostgreSQL calls immediate, which does not write what
+// is in memory. The server is not killed, because something would remain outside of its directory.
 func (s *PostgresServer) end() error { return s.shutDown(syscall.SIGQUIT) }
 
 func (s *PostgresServer) shutDown(signal syscall.Signal) error {
@@ -123,8 +123,8 @@ func (s *PostgresServer) shutDown(signal syscall.Signal) error {
 	return nil
 }
 
-// kill kills what runs. If the server has ended by itself, some of its processes may be left, and nothing here knows
-// which: then its own precautions stay in place, and it refuses to start again beside them.
+// kill kills the server. If the server has ended already, some of its processes may remain, and they are
+// not known. Its own precautions then remain in place, so that it refuses to start again beside them.
 func (s *PostgresServer) kill() error {
 	running := s.proc
 	s.proc = nil
@@ -137,18 +137,18 @@ func (s *PostgresServer) kill() error {
 	return s.clearAfterCrash()
 }
 
-// clearAfterCrash removes what a server leaves that had no time to clean up: the file that says that it runs, and a
-// piece of shared memory, which would stay until the machine is restarted. All of its processes are known to be gone.
+// clearAfterCrash removes what a killed server leaves: its PID file, and a piece of shared
+// memory, which would exist until the machine is restarted. All of its processes must be gone.
 func (s *PostgresServer) clearAfterCrash() error {
 	lines, err := s.pidFile()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it ended in order
+		return nil // it was shut down in order
 	}
 	if err != nil {
 		return err
 	}
 	if words := strings.Fields(lines[6]); len(words) == 2 {
-		_ = exec.Command("ipcrm", "-m", words[1]).Run() // without it, the next start uses the piece again
+		_ = exec.Command("ipcrm", "-m", words[1]).Run() // if this fails, the next start uses the piece again
 	}
 	return os.Remove(filepath.Join(s.Dir(), "postmaster.pid"))
 }

@@ -2,13 +2,13 @@ package servers
 
 import "sync"
 
-// Traffic is what clients and the server said to each other through a proxy. The start of a connection does not count,
-// nor does a notification, which comes at a time of its own.
+// Traffic is the messages between clients and the server through a proxy. It
+// excludes the start of a connection, and notifications, which arrive at any time.
 type Traffic struct {
-	// RoundTrips is how many batches the clients sent, Statements how many statements they had executed.
+	// RoundTrips is the number of batches that the clients sent, Statements the number of statements executed.
 	RoundTrips, Statements int
-	// Sent and Received are the types of the messages, in their order: a letter each, as the protocol has them. Some
-	// letters mean something else in each direction.
+	// Sent and Received are the types of the messages in order, one letter of the
+	// protocol for each. Some letters have another meaning in each direction.
 	Sent, Received string
 }
 
@@ -20,7 +20,7 @@ type recording struct {
 	sent, received []byte
 }
 
-// Record returns what passes through the proxy during a call. What several connections say at the same time is mixed.
+// Record returns the traffic through the proxy during a call. Messages of concurrent connections are mixed.
 func (p *Proxy) Record(call func()) Traffic {
 	r := new(recording)
 	p.recording.Store(r)
@@ -31,7 +31,7 @@ func (p *Proxy) Record(call func()) Traffic {
 	return Traffic{RoundTrips: r.trips, Statements: r.statements, Sent: string(r.sent), Received: string(r.received)}
 }
 
-// recordSent notes a message of a client, which may execute a statement.
+// recordSent records a message of a client, which may execute a statement.
 func (p *Proxy) recordSent(kind byte, executes bool) {
 	r := p.recording.Load()
 	if r == nil {
@@ -48,7 +48,7 @@ func (p *Proxy) recordSent(kind byte, executes bool) {
 	}
 }
 
-// recordReceived notes a message of the server.
+// recordReceived records a message of the server.
 func (p *Proxy) recordReceived(kind byte) {
 	r := p.recording.Load()
 	if r == nil || kind == msgNotify {

@@ -8,7 +8,8 @@ import (
 	"io"
 )
 
-// The messages of PostgreSQL's protocol that the proxy has to know. Some letters mean something else in each direction.
+// These are the messages of PostgreSQL's protocol that the proxy
+// uses. Some letters have another meaning in each direction.
 const (
 	msgQuery   = 'Q'
 	msgParse   = 'P'
@@ -24,14 +25,14 @@ const (
 	msgNotify = 'A'
 )
 
-// The codes in a start-up packet that ask for something else than a session.
+// These are the codes of start-up packets that do not ask for a session.
 const (
 	codeCancel = 80877102
 	codeSSL    = 80877103
 	codeGSS    = 80877104
 )
 
-// mostMessage keeps a stream that is not PostgreSQL's from looking like one huge message.
+// mostMessage is the largest message. It detects streams that are not PostgreSQL's.
 const mostMessage = 1 << 30
 
 // message is one message with its type and length, as it was read.
@@ -69,21 +70,21 @@ func readExactly(r io.Reader, size int64) ([]byte, error) {
 	return packet, err
 }
 
-// cutText takes a text that ends with a zero byte from the front.
+// cutText cuts a text with a terminating zero byte from the front.
 func cutText(body []byte) (text string, rest []byte) {
 	before, after, _ := bytes.Cut(body, []byte{0})
 	return string(before), after
 }
 
-// statements follows which SQL text each prepared statement and each portal of a connection stands for. The unnamed
-// ones have an empty name.
+// statements tracks the SQL text of each prepared statement and
+// each portal of a connection. Unnamed ones have an empty name.
 type statements struct{ prepared, portals map[string]string }
 
 func newStatements() statements {
 	return statements{prepared: make(map[string]string), portals: make(map[string]string)}
 }
 
-// executes takes note of a message of the client, and returns the SQL text that it makes the server execute, if any.
+// executes processes a message of the client, and returns the SQL text that it executes, if any.
 func (s statements) executes(m message) (sql string, ok bool) {
 	first, rest := "", []byte(nil)
 	if m.kind() != msgClose {
@@ -106,7 +107,7 @@ func (s statements) executes(m message) (sql string, ok bool) {
 	return "", false
 }
 
-// forget follows a message that closes a statement or a portal, which begins with the kind of what it closes.
+// forget processes a message that closes a statement or a portal. Its first byte is the kind.
 func (s statements) forget(body []byte) {
 	if len(body) == 0 {
 		return

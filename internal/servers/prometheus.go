@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-// PrometheusServer is a running Prometheus. All of its methods can be called at the same time.
+// PrometheusServer is a running Prometheus. It is safe for concurrent use.
 type PrometheusServer struct {
 	server
 	program string
@@ -22,14 +22,14 @@ type PrometheusServer struct {
 	config  string
 }
 
-// PrometheusSample is one element of what a query returns: its labels, and its value.
+// PrometheusSample is one element of a query's result.
 type PrometheusSample struct {
 	Labels map[string]string
 	Value  float64
 }
 
-// StartPrometheus starts a private server without data. The configuration is a text like prometheus.yml; files that it
-// names are found if their paths are absolute. The context limits the start only. Close it when done.
+// StartPrometheus starts a private server without data. The configuration is a text like prometheus.yml;
+// file names in it must be absolute paths. The context only limits the start. The caller closes the server.
 func StartPrometheus(ctx context.Context, config string) (*PrometheusServer, error) {
 	programs, err := findPrometheus(thisMachine())
 	if err != nil {
@@ -52,7 +52,7 @@ func StartPrometheus(ctx context.Context, config string) (*PrometheusServer, err
 	return s, nil
 }
 
-// choosePorts finds a port to listen on, and writes the configuration.
+// choosePorts chooses a port, and writes the configuration.
 func (s *PrometheusServer) choosePorts() (err error) {
 	if s.port, err = freePort(); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (s *PrometheusServer) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// get asks the server, and reads its JSON if there is something to read it into.
+// get sends a request, and decodes the JSON reply if into is not nil.
 func (s *PrometheusServer) get(ctx context.Context, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *PrometheusServer) get(ctx context.Context, path string, into any) error
 	return nil
 }
 
-// Query evaluates an expression of PromQL now.
+// Query returns the current result of a PromQL expression.
 func (s *PrometheusServer) Query(ctx context.Context, expression string) ([]PrometheusSample, error) {
 	var reply struct {
 		Status, Error string
@@ -141,7 +141,7 @@ func (s *PrometheusServer) Query(ctx context.Context, expression string) ([]Prom
 	return samples, nil
 }
 
-// Promtool runs the program that checks the files of a Prometheus, and returns what it says.
+// Promtool runs the program that checks Prometheus files, and returns its output.
 func Promtool(ctx context.Context, args ...string) (output string, err error) {
 	programs, err := findPrometheus(thisMachine())
 	if err != nil {
@@ -151,7 +151,7 @@ func Promtool(ctx context.Context, args ...string) (output string, err error) {
 	return string(out), err
 }
 
-// stop shuts the server down in order.
+// stop shuts the server down.
 func (s *PrometheusServer) stop() error {
 	if s.proc == nil {
 		return nil
@@ -163,7 +163,7 @@ func (s *PrometheusServer) stop() error {
 	return nil
 }
 
-// end is kill: a server leaves nothing outside of its directory.
+// end kills the server, which leaves nothing outside of its directory.
 func (s *PrometheusServer) end() error { return s.kill() }
 
 func (s *PrometheusServer) kill() error {

@@ -21,28 +21,26 @@ import (
 	"github.com/onceward/onceward/internal/proc"
 )
 
-// rabbitmqVariable names the environment variable that holds the URL of a broker to use instead of starting one.
+// rabbitmqVariable is the environment variable with the URL of a broker to use instead of starting one.
 const rabbitmqVariable = "ONCEWARD_TEST_RABBITMQ"
 
-// RabbitMQServer is a running RabbitMQ. All of its methods can be called at the same time. Persistent messages that
-// were confirmed survive Kill in durable queues, but a queue that was declared a moment before does not: see
-// AwaitQueue.
+// RabbitMQServer is a running RabbitMQ. It is safe for concurrent use. Confirmed persistent messages
+// in durable queues survive Kill, but a queue that was declared just before does not: see AwaitQueue.
 type RabbitMQServer struct {
 	server
 	programs rabbitmqPrograms
-	// node is its name among Erlang nodes, by which it is told from another broker that has taken the port.
+	// node is the broker's Erlang node name, which distinguishes it from another broker that has taken the port.
 	node  string
 	ports rabbitmqPorts
-	// epmd is nil while it does not run.
+	// epmd is nil while it is not running.
 	epmd *proc.Process
 }
 
-// rabbitmqPorts are where a broker listens: for clients, for other Erlang nodes, and where its epmd does.
+// rabbitmqPorts are the ports of a broker: for clients, for other Erlang nodes, and for its epmd.
 type rabbitmqPorts struct{ client, node, epmd int }
 
-// StartRabbitMQ starts a private broker without plugins and without queues, on loopback alone. It takes about four
-// seconds, nearly all of which Erlang needs to load the broker's code. The context limits the start only. Close it when
-// done.
+// StartRabbitMQ starts a private broker without plugins and without queues, on the loopback interface. It takes about
+// four seconds, mostly for loading the broker's code. The context only limits the start. The caller closes the broker.
 func StartRabbitMQ(ctx context.Context) (*RabbitMQServer, error) {
 	s, err := newRabbitMQ("onceward-" + strings.ToLower(rand.Text()))
 	if err != nil {
@@ -54,7 +52,7 @@ func StartRabbitMQ(ctx context.Context) (*RabbitMQServer, error) {
 	return s, nil
 }
 
-// newRabbitMQ is a broker that does not run yet.
+// newRabbitMQ returns a broker that is not running yet.
 func newRabbitMQ(node string) (*RabbitMQServer, error) {
 	programs, err := findRabbitMQ(thisMachine())
 	if err != nil {
@@ -74,7 +72,7 @@ func newRabbitMQ(node string) (*RabbitMQServer, error) {
 	return s, nil
 }
 
-// choosePorts finds ports to listen on.
+// choosePorts chooses the ports.
 func (s *RabbitMQServer) choosePorts() (err error) {
 	for _, port := range []*int{&s.ports.client, &s.ports.node, &s.ports.epmd} {
 		if *port, err = freePort(); err != nil {
@@ -85,8 +83,8 @@ func (s *RabbitMQServer) choosePorts() (err error) {
 	return nil
 }
 
-// newRabbitMQDir makes the directory of a broker that never ran: an Erlang cookie of its own, so that no other node can
-// join it, and no plugins.
+// newRabbitMQDir returns the directory of a new broker, with its own
+// Erlang cookie, so that no other node can join it, and no plugins.
 func newRabbitMQDir(as owner) (string, error) {
 	parent, err := workspace.dir()
 	if err != nil {
@@ -119,8 +117,8 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 	return nil
 }
 
-// startPrograms starts epmd in the foreground, and the broker when that listens: a broker that finds none starts a
-// daemon, which nothing would end. Both are killed when this process dies: they have nothing to tidy up.
+// startPrograms starts epmd in the foreground, and the broker when epmd listens: a broker without epmd starts it
+// as a daemon, which nothing would end. Both are killed when this process dies, because they need no cleanup.
 func (s *RabbitMQServer) startPrograms(ctx context.Context) (err error) {
 	epmd := exec.Command(s.programs.epmd, "-port", strconv.Itoa(s.ports.epmd), "-address", "127.0.0.1")
 	if s.epmd, err = s.run(epmd, s.environ(), syscall.SIGKILL); err != nil {
@@ -133,7 +131,8 @@ func (s *RabbitMQServer) startPrograms(ctx context.Context) (err error) {
 	return err
 }
 
-// environ is ours without what would change the broker, and all that keeps it apart from others on this machine.
+// environ returns our environment without what would change the
+// broker, and with what separates it from others on this machine.
 func (s *RabbitMQServer) environ() []string {
 	at := func(name string) string { return filepath.Join(s.dir, name) }
 	return append(cleanEnviron("RABBITMQ_", "ERL_", "LC_"),
@@ -150,12 +149,12 @@ func (s *RabbitMQServer) environ() []string {
 		"RABBITMQ_LOG_BASE="+at("logs"),
 		"RABBITMQ_LOGS=-",
 		"RABBITMQ_ENABLED_PLUGINS_FILE="+at("enabled_plugins"),
-		"RABBITMQ_PLUGINS_DIR="+at("plugins"), // to look through the real ones takes half a second
+		"RABBITMQ_PLUGINS_DIR="+at("plugins"), // scanning the real ones takes half a second
 		"RABBITMQ_PID_FILE="+at("pid"),
 		"RABBITMQ_CONF_ENV_FILE="+at("no-env.conf"),
 		"RABBITMQ_CONFIG_FILE="+at("no-rabbitmq.conf"),
 		"RABBITMQ_ADVANCED_CONFIG_FILE="+at("no-advanced.config"),
-		// The script becomes the broker instead of starting it, so that the process that is known here is the broker itself.
+		// The script becomes the broker instead of starting it, so that the known process is the broker itself.
 		"RABBITMQ_ALLOW_INPUT=1",
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+strings.Join([]string{
 			"-kernel inet_dist_use_interface {127,0,0,1}",
@@ -182,8 +181,8 @@ func awaitListener(ctx context.Context, running *proc.Process, port int) error {
 	}
 }
 
-// awaitReady asks until the broker answers, by its name, so that another one that has taken the port is not mistaken
-// for this one.
+// awaitReady waits until the broker answers with its node name, so
+// that another broker that has taken the port is not mistaken for it.
 func (s *RabbitMQServer) awaitReady(ctx context.Context) error {
 	address, err := url.Parse(s.url)
 	if err != nil {
@@ -204,8 +203,9 @@ func (s *RabbitMQServer) awaitReady(ctx context.Context) error {
 	}
 }
 
-// greetRabbitMQ begins a connection with a broker and returns what that says of itself before it asks for a password:
-// the encoded Connection.Start of AMQP 0-9-1, in which its name stands. So this package needs no client library.
+// greetRabbitMQ begins a connection with a broker and returns the broker's first
+// message, which precedes the password: the encoded Connection.Start of AMQP 0-9-1,
+// which contains the node name. This package therefore needs no client library.
 func greetRabbitMQ(ctx context.Context, address *url.URL) (about string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -242,7 +242,7 @@ func greetRabbitMQ(ctx context.Context, address *url.URL) (about string, err err
 	return string(body), err
 }
 
-// stop shuts the broker down in order. Its epmd is always killed: it keeps nothing.
+// stop shuts the broker down. Its epmd is always killed: it stores nothing.
 func (s *RabbitMQServer) stop() (err error) {
 	if s.proc != nil {
 		err = s.stopBy(syscall.SIGTERM)
@@ -250,10 +250,10 @@ func (s *RabbitMQServer) stop() (err error) {
 	return errors.Join(err, s.kill())
 }
 
-// end is kill: a broker leaves nothing outside of its directory, and an end in order takes long.
+// end kills the broker, which leaves nothing outside of its directory. A normal shutdown takes long.
 func (s *RabbitMQServer) end() error { return s.kill() }
 
-// kill kills what runs, with the epmd that was started for the broker.
+// kill kills the broker and its epmd.
 func (s *RabbitMQServer) kill() error {
 	var errs []error
 	for _, running := range []*proc.Process{s.proc, s.epmd} {

@@ -14,27 +14,26 @@ import (
 	"time"
 )
 
-// redisVariable names the environment variable that holds the URL of a server to use instead of starting one.
+// redisVariable is the environment variable with the URL of a server to use instead of starting one.
 const redisVariable = "ONCEWARD_TEST_REDIS"
 
-// RedisServer is a running Redis, or one of the processes of Redis Cluster and Redis Sentinel. All of its methods can
-// be called at the same time.
+// RedisServer is a running Redis, or a process of Redis Cluster or Redis Sentinel. It is safe for concurrent use.
 type RedisServer struct {
 	server
 	program  string
 	settings []string
 	port     int
-	// bus is where the nodes of a cluster reach this one; zero if it is not in a cluster.
+	// bus is the port for the other nodes of the cluster; zero outside of a cluster.
 	bus int
-	// announced is where the node says that it is, if not at its port.
+	// announced is the port that the node announces, if it is not its own port.
 	announced int
-	// sentinel says that it watches others and holds no data.
+	// sentinel means that the process watches other servers and has no data.
 	sentinel bool
 }
 
-// StartRedis starts a private server without data. Each setting is a line of redis.conf, as in "appendfsync no"; what
-// is not set is as a careful operator of a store would have it: each write is on disk before it is acknowledged, and
-// nothing is evicted. The context limits the start only. Close it when done.
+// StartRedis starts a private server without data. Each setting is a line of redis.conf, as in "appendfsync
+// no". Other settings are as a careful operator would choose them: each write is on disk before it is
+// acknowledged, and nothing is evicted. The context only limits the start. The caller closes the server.
 func StartRedis(ctx context.Context, settings ...string) (*RedisServer, error) {
 	s, err := newRedis("Redis", settings)
 	if err != nil {
@@ -46,7 +45,8 @@ func StartRedis(ctx context.Context, settings ...string) (*RedisServer, error) {
 	return s, nil
 }
 
-// newRedis is a server that does not run yet. Unlike other servers, it runs as the user of this process, root or not.
+// newRedis returns a server that is not running yet. Unlike other
+// servers, it runs as the user of this process, root or not.
 func newRedis(kind string, settings []string) (*RedisServer, error) {
 	program, err := findRedis(thisMachine())
 	if err != nil {
@@ -66,8 +66,8 @@ func newRedis(kind string, settings []string) (*RedisServer, error) {
 	return s, nil
 }
 
-// choosePorts finds a port to listen on, and writes the configuration, which a server later rewrites by itself when
-// its role changes.
+// choosePorts chooses a port, and writes the configuration. A
+// server later rewrites its configuration when its role changes.
 func (s *RedisServer) choosePorts() (err error) {
 	if s.port, err = freePort(); err != nil {
 		return err
@@ -76,12 +76,12 @@ func (s *RedisServer) choosePorts() (err error) {
 	return s.configure()
 }
 
-// configure writes the configuration; a setting that comes later wins.
+// configure writes the configuration; later settings take precedence.
 func (s *RedisServer) configure() error {
 	lines := []string{"bind 127.0.0.1", "port " + strconv.Itoa(s.port), "dir " + s.dir}
 	if !s.sentinel {
 		lines = append(lines, `save ""`, "appendonly yes", "appendfsync always", "maxmemory-policy noeviction",
-			"repl-diskless-sync-delay 0") // by default a replica waits five seconds for another one
+			"repl-diskless-sync-delay 0") // by default a replica waits five seconds for others
 	}
 	text := strings.Join(append(lines, s.settings...), "\n") + "\n"
 	return os.WriteFile(s.configFile(), []byte(text), 0o600)
@@ -89,7 +89,7 @@ func (s *RedisServer) configure() error {
 
 func (s *RedisServer) configFile() string { return filepath.Join(s.dir, "redis.conf") }
 
-// start runs the server on its port and waits until it has its data.
+// start runs the server on its port and waits until it has loaded its data.
 func (s *RedisServer) start(ctx context.Context) (err error) {
 	cmd := exec.Command(s.program, s.configFile())
 	if s.sentinel {
@@ -106,8 +106,8 @@ func (s *RedisServer) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// awaitReady asks until the server answers by the id of its process, so that another one that has taken the port is not
-// mistaken for this one, and has read its data.
+// awaitReady waits until the server answers with its process ID, so that another
+// server that has taken the port is not mistaken for it, and has loaded its data.
 func (s *RedisServer) awaitReady(ctx context.Context) error {
 	pid := strconv.Itoa(s.proc.PID())
 	return await(ctx, s.kind+" answers", func() (bool, error) {
@@ -119,17 +119,17 @@ func (s *RedisServer) awaitReady(ctx context.Context) error {
 	})
 }
 
-// await asks until something is so, which it must be within the time that a server may take to start. An error ends it.
+// await waits until a condition holds, for at most the time of a server's start. An error ends the wait.
 func await(ctx context.Context, what string, is func() (bool, error)) error {
 	return awaitEvery(ctx, pollEvery, what, is)
 }
 
-// awaitEvery is await for what costs more to ask.
+// awaitEvery is like await, for conditions that cost more to check.
 func awaitEvery(ctx context.Context, every time.Duration, what string, is func() (bool, error)) error {
 	return awaitWithin(ctx, startLimit, every, what, is)
 }
 
-// awaitWithin is awaitEvery for what may take longer than a start.
+// awaitWithin is like awaitEvery, for conditions that may take longer than a start.
 func awaitWithin(ctx context.Context, limit, every time.Duration, what string, is func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -145,13 +145,13 @@ func awaitWithin(ctx context.Context, limit, every time.Duration, what string, i
 	}
 }
 
-// Do asks the server on a connection of its own. The reply is a string, an int64, nil, or a slice of these; what the
-// server refuses is a RedisError.
+// Do sends a command on its own connection. The reply is a string, an
+// int64, nil, or a slice of these. A refused command returns a RedisError.
 func (s *RedisServer) Do(ctx context.Context, command ...string) (any, error) {
 	return askRedis(ctx, s.url, append(redisGreeting(s.url), command)...)
 }
 
-// Info is what the server says of itself.
+// Info returns the server's information.
 func (s *RedisServer) Info(ctx context.Context) (map[string]string, error) {
 	reply, err := s.Do(ctx, "INFO")
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *RedisServer) Info(ctx context.Context) (map[string]string, error) {
 	return redisFields(reply), nil
 }
 
-// redisFields reads a text of lines with a name and a value each.
+// redisFields parses lines with a name and a value.
 func redisFields(reply any) map[string]string {
 	text, _ := reply.(string)
 	fields := make(map[string]string)
@@ -172,23 +172,23 @@ func redisFields(reply any) map[string]string {
 	return fields
 }
 
-// Addr is the host and the port that clients connect to.
+// Addr returns the host and the port for clients.
 func (s *RedisServer) Addr() string { return strings.TrimPrefix(s.url, "redis://") }
 
-// knownPort is the port by which others know the server.
+// knownPort returns the port by which others know the server.
 func (s *RedisServer) knownPort() int { return cmp.Or(s.announced, s.port) }
 
-// Dir is where the server keeps its data; empty if it was not started here.
+// Dir returns the server's data directory; empty if the server was not started here.
 func (s *RedisServer) Dir() string { return s.dir }
 
-// Runs says whether the server was started here and neither killed nor stopped since.
+// Runs reports whether the server was started here, and neither killed nor stopped since.
 func (s *RedisServer) Runs() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc != nil && !s.proc.Ended()
 }
 
-// DropClients closes all connections of clients, in the middle of what they do. Those of replicas stay.
+// DropClients closes all connections of clients, at any point. Connections of replicas remain open.
 func (s *RedisServer) DropClients(ctx context.Context) error {
 	for _, kind := range []string{"normal", "pubsub"} {
 		if _, err := s.Do(ctx, "CLIENT", "KILL", "TYPE", kind); err != nil {
@@ -198,7 +198,7 @@ func (s *RedisServer) DropClients(ctx context.Context) error {
 	return nil
 }
 
-// stop shuts the server down in order.
+// stop shuts the server down.
 func (s *RedisServer) stop() error {
 	if s.proc == nil {
 		return nil
@@ -210,10 +210,10 @@ func (s *RedisServer) stop() error {
 	return nil
 }
 
-// end is kill: a server leaves nothing outside of its directory.
+// end kills the server, which leaves nothing outside of its directory.
 func (s *RedisServer) end() error { return s.kill() }
 
-// kill kills what runs, with the process that rewrites its data, if there is one.
+// kill kills the server, with any process that rewrites its data.
 func (s *RedisServer) kill() error {
 	running := s.proc
 	s.proc = nil

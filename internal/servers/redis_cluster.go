@@ -13,30 +13,30 @@ import (
 	"strings"
 )
 
-// redisSlots is how many slots the keys of a cluster are spread over.
+// redisSlots is the number of slots of a cluster.
 const redisSlots = 16384
 
-// RedisCluster is a running Redis Cluster of six nodes: three primaries at first, node 0 to 2 with a third of the slots
-// each, and node i+3 as the replica of node i. All of its methods can be called at the same time.
+// RedisCluster is a running Redis Cluster of six nodes. At first, nodes 0 to 2 are primaries with
+// a third of the slots each, and node i+3 is the replica of node i. It is safe for concurrent use.
 type RedisCluster struct {
 	redisGroup
-	// ids are the nodes' names for each other.
+	// ids are the cluster's names of the nodes.
 	ids []string
-	// proxies are empty, or what clients and replicas go through, for each node one.
+	// proxies are the proxies of the nodes for clients and replicas; empty without proxies.
 	proxies []*RedisProxy
 }
 
-// StartRedisCluster starts a private cluster without data, with settings of all nodes like those of StartRedis. It
-// takes a bit more than two seconds, for which Redis refuses to write after its start. A primary that is gone is
-// replaced after some three seconds, unless cluster-node-timeout is set. The context limits the start only. Close it
-// when done.
+// StartRedisCluster starts a private cluster without data, with settings for all nodes like
+// those of StartRedis. It takes a bit more than two seconds, in which Redis refuses writes after
+// its start. A lost primary is replaced after some three seconds, unless cluster-node-timeout is
+// set. The context only limits the start. The caller closes the cluster.
 func StartRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, error) {
 	return startRedisCluster(ctx, false, settings)
 }
 
-// StartProxiedRedisCluster starts a cluster like StartRedisCluster whose nodes tell clients and each other that they
-// are where a proxy is, so that links can be cut and slowed, and replies lost. The nodes themselves reach each other
-// without proxies to find out which of them are alive.
+// StartProxiedRedisCluster starts a cluster like StartRedisCluster whose nodes announce
+// the addresses of proxies to clients and to each other, so that connections can be cut
+// and slowed, and replies lost. The nodes check without proxies which of them are alive.
 func StartProxiedRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, error) {
 	return startRedisCluster(ctx, true, settings)
 }
@@ -57,8 +57,8 @@ func startRedisCluster(ctx context.Context, proxied bool, settings []string) (*R
 	})
 }
 
-// newRedisCluster is a cluster that does not run yet. Its nodes know each other before they meet, because what they
-// know is in a file: to make them meet takes seconds.
+// newRedisCluster returns a cluster that is not running yet. The cluster's state
+// is written to files in advance: nodes that have to find each other need seconds.
 func newRedisCluster(proxied bool, settings []string) (*RedisCluster, error) {
 	const primaries, nodes = 3, 6
 	c := &RedisCluster{}
@@ -75,7 +75,7 @@ func newRedisCluster(proxied bool, settings []string) (*RedisCluster, error) {
 	return c, nil
 }
 
-// addNode makes a node that does not run yet, with its ports.
+// addNode adds a node that is not running yet, with its ports.
 func (c *RedisCluster) addNode(proxied bool, settings []string) error {
 	s, err := newRedis("Redis Cluster", nil)
 	if err != nil {
@@ -102,14 +102,14 @@ func (c *RedisCluster) addNode(proxied bool, settings []string) error {
 	return s.configure()
 }
 
-// newRedisID is a name as Redis makes them for nodes and sentinels.
+// newRedisID returns a new name of a node or sentinel.
 func newRedisID() string {
 	id := make([]byte, 20)
 	_, _ = rand.Read(id) // it never fails
 	return hex.EncodeToString(id)
 }
 
-// nodesFile is what a node knows of the cluster, in the form that it keeps it in.
+// nodesFile returns a node's state of the cluster, in the form in which Redis stores it.
 func (c *RedisCluster) nodesFile(self, primaries int) string {
 	var text strings.Builder
 	for i, s := range c.nodes {
@@ -129,13 +129,13 @@ func (c *RedisCluster) nodesFile(self, primaries int) string {
 	return text.String()
 }
 
-// URL names all nodes, as redis+cluster://host:port,host:port.
+// URL returns a URL with all nodes, as redis+cluster://host:port,host:port.
 func (c *RedisCluster) URL() string { return listURL("redis+cluster", c.nodes, "") }
 
-// Proxies are what clients go through, in the order of the nodes, if the cluster was started with them.
+// Proxies returns the proxies for clients, in the order of the nodes, if the cluster was started with them.
 func (c *RedisCluster) Proxies() []*RedisProxy { return c.proxies }
 
-// Close ends all nodes for good and removes their data.
+// Close ends all nodes permanently and removes their data.
 func (c *RedisCluster) Close() error {
 	err := c.redisGroup.Close()
 	for _, p := range c.proxies {
@@ -144,8 +144,8 @@ func (c *RedisCluster) Close() error {
 	return err
 }
 
-// AwaitReady waits until all nodes that run say that the cluster serves all slots, and all replicas that run follow
-// their primaries.
+// AwaitReady waits until all running nodes report that the cluster
+// serves all slots, and all running replicas follow their primaries.
 func (c *RedisCluster) AwaitReady(ctx context.Context) error {
 	err := await(ctx, "the cluster serves all slots", func() (bool, error) {
 		for _, s := range c.nodes {
@@ -162,7 +162,7 @@ func (c *RedisCluster) AwaitReady(ctx context.Context) error {
 	return errors.Join(err, c.AwaitReplicas(ctx))
 }
 
-// Primary is the node that serves a slot, by what the primaries that run say: all of them must agree.
+// Primary returns the node that serves a slot, according to all running primaries. They must agree.
 func (c *RedisCluster) Primary(ctx context.Context, slot int) (*RedisServer, error) {
 	primaries, err := c.primaries(ctx)
 	if err != nil {
@@ -182,7 +182,7 @@ func (c *RedisCluster) Primary(ctx context.Context, slot int) (*RedisServer, err
 	return agreed, nil
 }
 
-// primaries are the nodes that run and say that they are primaries.
+// primaries returns the running nodes that report that they are primaries.
 func (c *RedisCluster) primaries(ctx context.Context) (found []*RedisServer, err error) {
 	for _, s := range c.nodes {
 		if !s.Runs() {
@@ -199,7 +199,7 @@ func (c *RedisCluster) primaries(ctx context.Context) (found []*RedisServer, err
 	return found, nil
 }
 
-// primaryBy is the node that serves a slot by what one of them says.
+// primaryBy returns the node that serves a slot, according to one node.
 func (c *RedisCluster) primaryBy(ctx context.Context, asked *RedisServer, slot int) (*RedisServer, error) {
 	reply, err := asked.Do(ctx, "CLUSTER", "SLOTS")
 	if err != nil {
@@ -218,7 +218,7 @@ func (c *RedisCluster) primaryBy(ctx context.Context, asked *RedisServer, slot i
 	return nil, fmt.Errorf("servers: slot %d has no primary", slot)
 }
 
-// nodeOf is the node with this name.
+// nodeOf returns the node with a name.
 func (c *RedisCluster) nodeOf(id string) (*RedisServer, error) {
 	for i, known := range c.ids {
 		if known == id {
@@ -228,8 +228,8 @@ func (c *RedisCluster) nodeOf(id string) (*RedisServer, error) {
 	return nil, fmt.Errorf("servers: the cluster has no node %s", id)
 }
 
-// AwaitPrimary waits until all primaries agree on one of the slot that runs, and all slots are served again, and
-// returns it: after the end of a primary, its replica.
+// AwaitPrimary waits until all primaries agree on a running primary of the slot, and all slots
+// are served, and returns that primary. After the loss of a primary, this is its former replica.
 func (c *RedisCluster) AwaitPrimary(ctx context.Context, slot int) (primary *RedisServer, err error) {
 	err = await(ctx, fmt.Sprintf("slot %d has a primary", slot), func() (bool, error) {
 		primary, err = c.Primary(ctx, slot)
@@ -238,7 +238,7 @@ func (c *RedisCluster) AwaitPrimary(ctx context.Context, slot int) (primary *Red
 	return primary, errors.Join(err, c.AwaitReady(ctx))
 }
 
-// idOf is the name of a node.
+// idOf returns the name of a node.
 func (c *RedisCluster) idOf(s *RedisServer) string {
 	for i, each := range c.nodes {
 		if each == s {
@@ -248,8 +248,8 @@ func (c *RedisCluster) idOf(s *RedisServer) string {
 	return ""
 }
 
-// BeginMove makes a slot begin to move to another primary. From then on the old primary answers for keys that it has
-// and sends clients to the new one for the others (ASK); a command whose keys are on both is refused (TRYAGAIN).
+// BeginMove begins to move a slot to another primary. The old primary then answers for the keys that it still has,
+// and redirects clients to the new primary for the others (ASK). A command with keys on both is refused (TRYAGAIN).
 func (c *RedisCluster) BeginMove(ctx context.Context, slot int, to *RedisServer) error {
 	from, err := c.Primary(ctx, slot)
 	if err != nil || from == to {
@@ -262,7 +262,7 @@ func (c *RedisCluster) BeginMove(ctx context.Context, slot int, to *RedisServer)
 	return err
 }
 
-// MoveKeys moves at most count keys of a slot that moves, and returns how many it has moved.
+// MoveKeys moves at most count keys of a slot that is being moved, and returns the number of keys moved.
 func (c *RedisCluster) MoveKeys(ctx context.Context, slot int, to *RedisServer, count int) (int, error) {
 	from, err := c.Primary(ctx, slot)
 	if err != nil || from == to {
@@ -284,8 +284,8 @@ func (c *RedisCluster) MoveKeys(ctx context.Context, slot int, to *RedisServer, 
 	return len(keys), err
 }
 
-// EndMove moves what is left of a slot that moves, and makes the new primary serve it. The replicas of others learn
-// that a moment later.
+// EndMove moves the remaining keys of a slot, and makes the new primary
+// serve it. The replicas of other primaries are updated a moment later.
 func (c *RedisCluster) EndMove(ctx context.Context, slot int, to *RedisServer) error {
 	from, err := c.Primary(ctx, slot)
 	if err != nil || from == to {
@@ -300,7 +300,7 @@ func (c *RedisCluster) EndMove(ctx context.Context, slot int, to *RedisServer) e
 	if err != nil {
 		return err
 	}
-	for _, s := range append([]*RedisServer{to}, primaries...) { // who takes it first: a crash leaves the slot served
+	for _, s := range append([]*RedisServer{to}, primaries...) { // the new primary first: a crash keeps it served
 		if _, err := s.Do(ctx, "CLUSTER", "SETSLOT", strconv.Itoa(slot), "NODE", c.idOf(to)); err != nil {
 			return err
 		}
@@ -308,7 +308,7 @@ func (c *RedisCluster) EndMove(ctx context.Context, slot int, to *RedisServer) e
 	return nil
 }
 
-// MoveSlots moves slots to another primary with their keys, one after the other, while clients use them.
+// MoveSlots moves slots with their keys to another primary, one after the other, while clients use them.
 func (c *RedisCluster) MoveSlots(ctx context.Context, to *RedisServer, slots ...int) error {
 	for _, slot := range slots {
 		if err := errors.Join(c.BeginMove(ctx, slot, to), c.EndMove(ctx, slot, to)); err != nil {

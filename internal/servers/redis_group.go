@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// redisGroup is servers that belong together.
+// redisGroup is a group of servers that belong together.
 type redisGroup struct {
-	// nodes hold data, sentinels watch them.
+	// nodes contain data, and sentinels watch them.
 	nodes, sentinels []*RedisServer
 }
 
@@ -20,7 +20,7 @@ func (g *redisGroup) all() []*RedisServer {
 	return append(g.nodes[:len(g.nodes):len(g.nodes)], g.sentinels...)
 }
 
-// startAll starts servers that do not run yet at the same time, where they are configured to be.
+// startAll starts servers at the same time, on their configured ports.
 func startAll(ctx context.Context, members []*RedisServer) error {
 	errs := make([]error, len(members))
 	var starting sync.WaitGroup
@@ -31,7 +31,7 @@ func startAll(ctx context.Context, members []*RedisServer) error {
 	return errors.Join(errs...)
 }
 
-// retryPorts makes something that starts several servers, and again if another process has taken one of the ports.
+// retryPorts starts several servers, and repeats the start if another process has taken one of the ports.
 func retryPorts[T any](start func() (T, error)) (made T, err error) {
 	for range portTries {
 		if made, err = start(); err == nil || !errors.Is(err, errPortTaken) {
@@ -41,7 +41,7 @@ func retryPorts[T any](start func() (T, error)) (made T, err error) {
 	return made, err
 }
 
-// listURL is a URL with all of the servers in it.
+// listURL returns a URL with all of the servers.
 func listURL(scheme string, members []*RedisServer, path string) string {
 	addresses := make([]string, len(members))
 	for i, s := range members {
@@ -50,17 +50,17 @@ func listURL(scheme string, members []*RedisServer, path string) string {
 	return scheme + "://" + strings.Join(addresses, ",") + path
 }
 
-// Nodes are the servers that hold data, running or not. They stay in this order when they change their roles.
+// Nodes returns the servers with data, running or not. Their order does not change when they change their roles.
 func (g *redisGroup) Nodes() []*RedisServer { return g.nodes }
 
-// Name makes a name that no other test has: the servers may be shared.
+// Name returns a name that no other test uses: the servers may be shared.
 func (g *redisGroup) Name(t testing.TB) string {
 	t.Helper()
 	return uniqueName(t.Name())
 }
 
-// AwaitReplicas waits until all replicas that run follow a primary, and have what that had written when this was
-// called, if it runs. A replica that never did is not promoted when its primary dies.
+// AwaitReplicas waits until all running replicas follow a primary, and have what it had written at the
+// time of the call, if it is running. A replica that never did so is not promoted when its primary dies.
 func (g *redisGroup) AwaitReplicas(ctx context.Context) error {
 	written := make(map[string]int64) // by the ports of the primaries
 	for _, s := range g.nodes {
@@ -78,7 +78,7 @@ func (g *redisGroup) AwaitReplicas(ctx context.Context) error {
 	})
 }
 
-// follows says whether a node is a primary, or a replica that has what its primary has written.
+// follows reports whether a node is a primary, or a replica that has what its primary has written.
 func follows(ctx context.Context, s *RedisServer, written map[string]int64) bool {
 	info, err := s.Info(ctx)
 	if err != nil || info["role"] == "master" {
@@ -88,7 +88,7 @@ func follows(ctx context.Context, s *RedisServer, written map[string]int64) bool
 	return info["master_link_status"] == "up" && has >= written[info["master_port"]]
 }
 
-// Close ends all servers for good and removes their data.
+// Close ends all servers permanently and removes their data.
 func (g *redisGroup) Close() error {
 	var errs []error
 	for _, s := range g.all() {
@@ -97,7 +97,7 @@ func (g *redisGroup) Close() error {
 	return errors.Join(errs...)
 }
 
-// closeWith closes all servers at the end of the test, which shows their logs if it has failed.
+// closeWith closes all servers at the end of the test, and shows their logs if the test has failed.
 func (g *redisGroup) closeWith(t testing.TB, all io.Closer) {
 	t.Cleanup(func() {
 		for _, s := range g.all() {
@@ -111,7 +111,7 @@ func (g *redisGroup) closeWith(t testing.TB, all io.Closer) {
 	})
 }
 
-// lastLines is the end of a text.
+// lastLines returns the last lines of a text.
 func lastLines(text string, most int) string {
 	lines := strings.SplitAfter(text, "\n")
 	return strings.Join(lines[max(0, len(lines)-most):], "")

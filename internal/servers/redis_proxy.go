@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// RedisProxy stands between clients and a Redis server. It does what Proxy does for PostgreSQL, with commands instead
-// of batches: the match functions get a command as its words with a space between them, as in "GET key", and the reply
-// to one command is lost or kept. Connections must not be encrypted. In addition, it answers commands itself, and slows
-// links down.
+// RedisProxy is a proxy between clients and a Redis server. It works like Proxy for PostgreSQL,
+// with commands instead of batches: the match functions get a command as its words separated by
+// spaces, as in "GET key", and the reply to one command is lost or held. Connections must not
+// be encrypted. In addition, it can answer commands itself, and slow connections down.
 type RedisProxy struct {
 	*Proxy
 	commands atomic.Int64
 	delay    atomic.Int64
 	rate     atomic.Int64
-	// answers are given instead of the server's. They are guarded by the mutex of the proxy.
+	// answers replace answers of the server. They are guarded by the mutex of the proxy.
 	answers []*redisAnswer
 }
 
-// redisAnswer is what some commands get instead of being sent to the server.
+// redisAnswer is the answer to some commands, which are not sent to the server.
 type redisAnswer struct {
 	match func(command string) bool
 	text  string
@@ -47,22 +47,22 @@ func NewRedisProxy(t testing.TB, serverURL string) *RedisProxy {
 	return p
 }
 
-// StartRedisProxy starts a proxy in front of the server with this URL. Close it when done.
+// StartRedisProxy starts a proxy in front of the server with this URL. The caller closes the proxy.
 func StartRedisProxy(serverURL string) (p *RedisProxy, err error) {
 	p = new(RedisProxy)
 	p.Proxy, err = startProxy(serverURL, p.carryRedis)
 	return p, err
 }
 
-// Answer makes the next commands that match, as many as times says, fail with an error of the server, as in "LOADING
-// Redis is loading the dataset in memory". They are not sent, so their work is certainly not done.
+// Answer makes the next matching commands, as many as times, fail with an error of the server, as in "LOADING
+// Redis is loading the dataset in memory". They are not sent, so that their work is certainly not done.
 func (p *RedisProxy) Answer(match func(command string) bool, text string, times int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answers = append(p.answers, &redisAnswer{match: match, text: text, left: times})
 }
 
-// Disarm forgets what was armed and has not caught a command, and gives no further answers.
+// Disarm removes the traps that have not caught a command, and all further answers.
 func (p *RedisProxy) Disarm() {
 	p.Proxy.Disarm()
 	p.mu.Lock()
@@ -70,18 +70,19 @@ func (p *RedisProxy) Disarm() {
 	p.answers = nil
 }
 
-// Delay makes all replies arrive that much later, until it is set again.
+// Delay delays all replies by a time, until it is called again.
 func (p *RedisProxy) Delay(by time.Duration) { p.delay.Store(int64(by)) }
 
-// Throttle makes the replies of each connection arrive at so many bytes a second, until it is set again; 0 is no limit.
+// Throttle limits the replies of each connection to a number of
+// bytes per second, until it is called again; 0 is no limit.
 func (p *RedisProxy) Throttle(bytes int) { p.rate.Store(int64(bytes)) }
 
-// Commands is how many commands all clients have sent since the proxy was made, but for those that belong to the
-// connection itself. RoundTrips is how often they had to wait for replies: commands that are sent together, or while
-// the reply to another one is awaited, are one.
+// Commands returns the number of commands that all clients have sent since the start of the proxy,
+// except for commands that belong to the connection itself. RoundTrips is how often clients had to
+// wait for replies: commands that are sent together, or while another reply is awaited, count as one.
 func (p *RedisProxy) Commands() int { return int(p.commands.Load()) }
 
-// answerTo is what a command gets instead of being sent.
+// answerTo returns the answer to a command that is not sent, if there is one.
 func (p *RedisProxy) answerTo(command string) (text string, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,28 +95,28 @@ func (p *RedisProxy) answerTo(command string) (text string, found bool) {
 	return "", false
 }
 
-// redisLink is a connection whose replies are told apart.
+// redisLink is a connection on which the proxy distinguishes replies.
 type redisLink struct {
 	*link
 	proxy *RedisProxy
-	// raw says that what follows is no longer commands and replies.
+	// raw means that the following bytes are not commands and replies.
 	raw atomic.Bool
 
-	writing sync.Mutex // of what goes to the client, held until it is known that the client has it
+	writing sync.Mutex // guards writes to the client; held until they are recorded
 
 	mu sync.Mutex
-	// awaited are the commands that were sent and whose replies the client does not have. The first of them, as many as
-	// replied says, have their replies from the server.
+	// awaited are the commands that were sent and whose replies the client does not have
+	// yet. For the first ones, as many as replied, the server's replies have arrived.
 	awaited []redisCommand
 	replied int
-	// idle is signalled when the client has got replies.
+	// idle is signalled when the client has received replies.
 	idle *sync.Cond
 }
 
 // redisCommand is a command whose reply is awaited.
 type redisCommand struct {
-	caught  *trap // nil if none has
-	counted bool  // it does not belong to the connection
+	caught  *trap // nil if no trap has caught it
+	counted bool  // the command does not belong to the connection
 }
 
 // carryRedis carries commands and replies until one side ends.
@@ -134,10 +135,10 @@ func (p *RedisProxy) carryRedis(l *link) {
 	replies.Wait()
 }
 
-// carryCommands passes the client's commands on, all that have come at once.
+// carryCommands passes on the client's commands.
 func (r *redisLink) carryCommands() error {
 	in := bufio.NewReader(r.client)
-	together := false // with one that was counted
+	together := false // with a counted command
 	for {
 		together = together && in.Buffered() > 0
 		var raw []byte
@@ -157,7 +158,7 @@ func (r *redisLink) carryCommands() error {
 	}
 }
 
-// commandText is the words of a command with spaces between them.
+// commandText returns the words of a command, separated by spaces.
 func commandText(value any) string {
 	values, _ := value.([]any)
 	words := make([]string, len(values))
@@ -188,7 +189,7 @@ func (r *redisLink) pass(raw []byte, command string, together bool) (counted boo
 	switch {
 	case name == "PSYNC" || name == "SYNC" || name == "MONITOR":
 		r.raw.Store(true)
-	case !strings.HasSuffix(name, "SUBSCRIBE"): // their replies look like messages
+	case !strings.HasSuffix(name, "SUBSCRIBE"): // replies to these look like messages
 		r.mu.Lock()
 		r.awaited = append(r.awaited, redisCommand{caught, counted})
 		r.mu.Unlock()
@@ -197,14 +198,14 @@ func (r *redisLink) pass(raw []byte, command string, together bool) (counted boo
 	return counted, err
 }
 
-// belongsToConnection says whether a client sends a command of its own accord, to begin a connection or to keep it.
+// belongsToConnection reports whether clients send a command automatically, to begin or keep a connection.
 func belongsToConnection(name string) bool {
 	names := []string{"HELLO", "AUTH", "CLIENT", "SELECT", "PING", "COMMAND", "CLUSTER", "READONLY", "ROLE"}
 	return slices.Contains(names, name)
 }
 
-// awaits reports whether a command that was counted has no reply yet. A client that has just read one is quicker than
-// the note of it: that is waited for.
+// awaits reports whether a counted command has no reply yet. A client that has just read
+// a reply can be faster than its recording, so that awaits waits for the recording.
 func (r *redisLink) awaits() bool {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -213,7 +214,7 @@ func (r *redisLink) awaits() bool {
 	return slices.ContainsFunc(r.awaited, func(c redisCommand) bool { return c.counted })
 }
 
-// awaitIdle waits until all that was sent is answered, so that an answer comes in its turn.
+// awaitIdle waits until all sent commands are answered, so that an answer keeps its place in the order.
 func (r *redisLink) awaitIdle() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,7 +230,7 @@ func (r *redisLink) write(text []byte) error {
 	return err
 }
 
-// carryReplies passes the server's replies and messages on, all that have come at once.
+// carryReplies passes on the server's replies and messages. Those that arrived together are sent together.
 func (r *redisLink) carryReplies() error {
 	in := bufio.NewReaderSize(r.server, 32<<10)
 	var out []byte
@@ -260,18 +261,18 @@ func (r *redisLink) carryReplies() error {
 	}
 }
 
-// answered takes a reply for that to the oldest command that has none, and returns what has caught that.
+// answered assigns a reply to the oldest command without one, and returns the trap that has caught the command.
 func (r *redisLink) answered() *trap {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.replied == len(r.awaited) {
-		return nil // the server says why it ends the connection
+		return nil // the server reports why it ends the connection
 	}
 	r.replied++
 	return r.awaited[r.replied-1].caught
 }
 
-// deliver gives replies to the client, late if so ordered.
+// deliver sends replies to the client, after the delay.
 func (r *redisLink) deliver(out []byte) error {
 	if delay := r.proxy.delay.Load(); delay > 0 {
 		select {
@@ -295,7 +296,7 @@ func (r *redisLink) deliver(out []byte) error {
 	return nil
 }
 
-// trickle writes to the client, at the rate that is allowed. It returns the last piece, whose time has come.
+// trickle writes to the client at the permitted rate. It returns the last piece when it is due.
 func (r *redisLink) trickle(out []byte) (last []byte, err error) {
 	const pieces = 20 // a second
 	rate := int(r.proxy.rate.Load())
@@ -315,7 +316,8 @@ func (r *redisLink) trickle(out []byte) (last []byte, err error) {
 	return last, nil
 }
 
-// isMessage says whether the server says something by itself, instead of replying: to a subscriber, or about one.
+// isMessage reports whether the server sent a value unasked,
+// instead of as a reply: to a subscriber, or about a subscription.
 func isMessage(kind byte, value any) bool {
 	if kind == '>' {
 		return true

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// redisMaster is how sentinels call the primary that they watch.
+// redisMaster is the sentinels' name of the primary that they watch.
 const redisMaster = "main"
 
-// RedisSentinel is a running Redis with a replica, and three sentinels that make the replica the primary. They give a
-// primary a minute before they replace it: with less, a busy machine makes them replace one that runs. AwaitPrimary
-// makes them replace one that does not run at once. All of its methods can be called at the same time.
+// RedisSentinel is a running Redis with a replica, and three sentinels that can promote the replica. They
+// wait a minute before they replace a lost primary: with less time, a busy machine makes them replace a
+// running one. AwaitPrimary makes them replace a stopped primary at once. It is safe for concurrent use.
 type RedisSentinel struct{ redisGroup }
 
-// StartRedisSentinel starts a private primary, node 0, its replica, node 1, with settings like those of StartRedis, and
-// three sentinels. The context limits the start only. Close it when done.
+// StartRedisSentinel starts a private primary, node 0, its replica, node 1, with settings like those of
+// StartRedis, and three sentinels. The context only limits the start. The caller closes the servers.
 func StartRedisSentinel(ctx context.Context, settings ...string) (*RedisSentinel, error) {
 	return retryPorts(func() (*RedisSentinel, error) {
 		r, err := newRedisSentinel(settings)
 		if err == nil {
 			err = startAll(ctx, r.nodes)
 		}
-		if err == nil { // sentinels that find no primary yet try again after a second
+		if err == nil { // sentinels that find no primary yet retry after a second
 			err = startAll(ctx, r.sentinels)
 		}
 		if err == nil {
@@ -36,8 +36,8 @@ func StartRedisSentinel(ctx context.Context, settings ...string) (*RedisSentinel
 	})
 }
 
-// newRedisSentinel is what does not run yet. The sentinels know each other and the replica before they meet, because
-// what they know is in a file: to find out takes seconds.
+// newRedisSentinel returns servers that are not running yet. The sentinels' knowledge of each
+// other and of the replica is written to files in advance: they need seconds to find each other.
 func newRedisSentinel(settings []string) (r *RedisSentinel, err error) {
 	r = &RedisSentinel{}
 	for range 2 {
@@ -72,7 +72,7 @@ func newRedisSentinel(settings []string) (r *RedisSentinel, err error) {
 	return r, nil
 }
 
-// sentinelSettings are the lines of one sentinel.
+// sentinelSettings returns the configuration lines of one sentinel.
 func (r *RedisSentinel) sentinelSettings(self int, ids []string) []string {
 	lines := []string{
 		"sentinel myid " + ids[self],
@@ -89,14 +89,14 @@ func (r *RedisSentinel) sentinelSettings(self int, ids []string) []string {
 	return lines
 }
 
-// URL names all sentinels and what they watch, as redis+sentinel://host:port,host:port/NAME.
+// URL returns a URL with all sentinels and the name of the primary, as redis+sentinel://host:port,host:port/NAME.
 func (r *RedisSentinel) URL() string { return listURL("redis+sentinel", r.sentinels, "/"+redisMaster) }
 
-// Sentinels are the servers that watch the nodes, running or not.
+// Sentinels returns the servers that watch the nodes, running or not.
 func (r *RedisSentinel) Sentinels() []*RedisServer { return r.sentinels }
 
-// hurrySentinels makes the sentinels look at the nodes and tell each other more often than once in two to ten seconds.
-// By default it takes twenty until a primary that was replaced and comes back is made to follow.
+// hurrySentinels shortens the intervals at which the sentinels check the nodes and inform each other, which are
+// two to ten seconds. By default it takes twenty seconds until a replaced primary that returns is made a replica.
 func (r *RedisSentinel) hurrySentinels(ctx context.Context) error {
 	for _, s := range r.sentinels {
 		if _, err := s.Do(ctx, "SENTINEL", "DEBUG", "info-period", "300", "publish-period", "300"); err != nil {
@@ -106,8 +106,8 @@ func (r *RedisSentinel) hurrySentinels(ctx context.Context) error {
 	return nil
 }
 
-// awaitSentinels waits until a fail-over would be agreed on: they know each other, and the replica well enough to
-// promote it.
+// awaitSentinels waits until the sentinels could agree on a fail-over:
+// they know each other, and the replica well enough to promote it.
 func (r *RedisSentinel) awaitSentinels(ctx context.Context) error {
 	return await(ctx, "the sentinels agree", func() (bool, error) {
 		for _, s := range r.sentinels {
@@ -127,7 +127,7 @@ func (r *RedisSentinel) awaitSentinels(ctx context.Context) error {
 	})
 }
 
-// knowsReplica says whether a sentinel knows of a replica that follows its primary.
+// knowsReplica reports whether a sentinel knows a replica that follows its primary.
 func knowsReplica(reply any) bool {
 	replicas, _ := reply.([]any)
 	for _, each := range replicas {
@@ -141,7 +141,7 @@ func knowsReplica(reply any) bool {
 	return false
 }
 
-// Primary is the node that the running sentinels send clients to: all of them must agree.
+// Primary returns the node to which all running sentinels direct clients. They must agree.
 func (r *RedisSentinel) Primary(ctx context.Context) (*RedisServer, error) {
 	var agreed *RedisServer
 	for _, s := range r.sentinels {
@@ -160,7 +160,7 @@ func (r *RedisSentinel) Primary(ctx context.Context) (*RedisServer, error) {
 	return agreed, nil
 }
 
-// primaryBy is the primary by what one of the sentinels says.
+// primaryBy returns the primary according to one sentinel.
 func (r *RedisSentinel) primaryBy(ctx context.Context, sentinel *RedisServer) (*RedisServer, error) {
 	reply, err := sentinel.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", redisMaster)
 	if err != nil {
@@ -176,8 +176,8 @@ func (r *RedisSentinel) primaryBy(ctx context.Context, sentinel *RedisServer) (*
 	return nil, fmt.Errorf("servers: a sentinel knows of a primary at %v, which is none of the nodes", reply)
 }
 
-// AwaitPrimary waits until all sentinels that run agree on a primary that runs and decides, and returns it. After the
-// end of the primary that is its former replica: the sentinels are asked to promote it.
+// AwaitPrimary waits until all running sentinels agree on a running primary, and returns it. After
+// the loss of the primary this is its former replica, which the sentinels are asked to promote.
 func (r *RedisSentinel) AwaitPrimary(ctx context.Context) (primary *RedisServer, err error) {
 	err = await(ctx, "the sentinels have a primary", func() (bool, error) {
 		primary, err = r.Primary(ctx)
@@ -193,11 +193,11 @@ func (r *RedisSentinel) AwaitPrimary(ctx context.Context) (primary *RedisServer,
 	return primary, err
 }
 
-// AwaitReady waits until there is a primary, all other nodes that run follow it, and a further fail-over would be
-// agreed on.
+// AwaitReady waits until there is a primary, all other running nodes
+// follow it, and the sentinels could agree on a further fail-over.
 func (r *RedisSentinel) AwaitReady(ctx context.Context) error {
 	err := await(ctx, "there is one primary", func() (bool, error) {
-		primary, err := r.Primary(ctx) // on a busy machine it may change once more by itself
+		primary, err := r.Primary(ctx) // on a busy machine it may change once more
 		if err != nil || !primary.Runs() {
 			return false, nil
 		}
@@ -212,8 +212,8 @@ func (r *RedisSentinel) AwaitReady(ctx context.Context) error {
 	return errors.Join(err, r.AwaitReplicas(ctx), r.awaitSentinels(ctx))
 }
 
-// promote asks a sentinel that runs to begin a fail-over, unless one is under way or cannot begin yet. One that has
-// begun may end with nothing done.
+// promote asks a running sentinel to begin a fail-over, unless a fail-over
+// is in progress or cannot begin yet. A fail-over may end without effect.
 func (r *RedisSentinel) promote(ctx context.Context) error {
 	for _, s := range r.sentinels {
 		if !s.Runs() {
@@ -221,15 +221,15 @@ func (r *RedisSentinel) promote(ctx context.Context) error {
 		}
 		_, err := s.Do(ctx, "SENTINEL", "FAILOVER", redisMaster)
 		if err != nil && (strings.HasPrefix(err.Error(), "INPROG") || strings.HasPrefix(err.Error(), "NOGOODSLAVE")) {
-			return nil // the last one is not over for this sentinel, or it has had no news of the replica for a while
+			return nil // the last fail-over is not over for this sentinel, or its data about the replica are old
 		}
 		return err
 	}
 	return errors.New("servers: no sentinel runs")
 }
 
-// FailOver makes the sentinels promote the replica while the primary runs, as an operator does before maintenance, and
-// returns when the new primary decides.
+// FailOver makes the sentinels promote the replica while the primary is running, as an
+// operator does before maintenance, and returns when the new primary accepts writes.
 func (r *RedisSentinel) FailOver(ctx context.Context) error {
 	old, err := r.Primary(ctx)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// RedisError is what a server answered instead of doing a command, as in "MOVED 3999 127.0.0.1:6381".
+// RedisError is a server's error reply, as in "MOVED 3999 127.0.0.1:6381".
 type RedisError string
 
-// Error is the server's text.
+// Error returns the server's text.
 func (e RedisError) Error() string { return string(e) }
 
-// askRedis sends commands on a connection of its own and returns the reply to the last: a string, an int64, nil, a
-// RedisError, or a slice of these. So this package needs no client library.
+// askRedis sends commands on its own connection and returns the reply to the last one: a string, an
+// int64, nil, a RedisError, or a slice of these. This package therefore needs no client library.
 func askRedis(ctx context.Context, address string, commands ...[]string) (reply any, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -46,7 +46,7 @@ func askRedis(ctx context.Context, address string, commands ...[]string) (reply 
 	return reply, nil
 }
 
-// dialRedis connects with the server at a URL, which may ask for encryption.
+// dialRedis connects to the server in a URL, with encryption if the URL requires it.
 func dialRedis(ctx context.Context, address string) (net.Conn, error) {
 	parsed, err := url.Parse(address)
 	if err != nil {
@@ -62,11 +62,11 @@ func dialRedis(ctx context.Context, address string) (net.Conn, error) {
 	return dial(ctx, "tcp", net.JoinHostPort(parsed.Hostname(), port))
 }
 
-// redisGreeting are the commands that a URL asks for at the begin of a connection: a user and a database.
+// redisGreeting returns the first commands of a connection to a URL: for its user and its database.
 func redisGreeting(address string) (commands [][]string) {
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return nil // to connect fails as well
+		return nil // the connection attempt fails too
 	}
 	if password, ok := parsed.User.Password(); ok && parsed.User.Username() != "" {
 		commands = append(commands, []string{"AUTH", parsed.User.Username(), password})
@@ -79,7 +79,7 @@ func redisGreeting(address string) (commands [][]string) {
 	return commands
 }
 
-// encodeCommand is a command as clients send it.
+// encodeCommand encodes a command.
 func encodeCommand(words ...string) []byte {
 	text := fmt.Appendf(nil, "*%d\r\n", len(words))
 	for _, word := range words {
@@ -88,8 +88,7 @@ func encodeCommand(words ...string) []byte {
 	return text
 }
 
-// readRESP reads one value of Redis' protocol, of version 2 or 3, and appends the bytes that it read to raw, if that is
-// not nil.
+// readRESP reads one value of Redis' protocol, version 2 or 3. If raw is not nil, it appends the bytes to raw.
 func readRESP(in *bufio.Reader, raw *[]byte) (value any, err error) {
 	line, err := in.ReadBytes('\n')
 	if raw != nil {
@@ -115,12 +114,12 @@ func readRESP(in *bufio.Reader, raw *[]byte) (value any, err error) {
 			return nil, err
 		}
 		return readRESPBody(in, raw, kind, size)
-	default: // texts, numbers that are not whole, truth values
+	default: // texts, other numbers, booleans
 		return text, nil
 	}
 }
 
-// readRESPBody reads what follows the line that says how long it is.
+// readRESPBody reads the part of a value after the line with its length.
 func readRESPBody(in *bufio.Reader, raw *[]byte, kind byte, size int) (any, error) {
 	switch kind {
 	case '*', '~', '>', '%':

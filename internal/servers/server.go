@@ -20,35 +20,35 @@ import (
 )
 
 const (
-	// startLimit is how long a server may take to accept connections, with recovery after a crash on a slow machine.
+	// startLimit is the time in which a server must accept
+	// connections, including recovery after a crash on a slow machine.
 	startLimit = 2 * time.Minute
 	// stopLimit is how long a clean shutdown may take.
 	stopLimit = 2 * time.Minute
-	// pollEvery is how often a server that is being waited for is looked at.
+	// pollEvery is the pause between two checks of a server.
 	pollEvery = 3 * time.Millisecond
-	// portTries is how many ports are tried: between finding a free one and using it another process may take it.
+	// portTries is the number of ports to try: another process may take a free port before it is used.
 	portTries = 5
 )
 
 var (
-	// errNotOurs is returned when a server that was not started here is to be stopped, killed or paused.
+	// errNotOurs is returned for an attempt to stop, kill or pause a server that was not started here.
 	errNotOurs = errors.New("servers: this server was not started here, so it is not stopped, killed or paused here")
-	// errPortTaken is returned when another process took the port between looking for a free one and using it.
+	// errPortTaken is returned when another process took a free port before it was used.
 	errPortTaken = errors.New("servers: the port is taken")
 )
 
-// server is what all kinds of servers have in common: where it is, and its life. All of its methods can be called at
-// the same time.
+// server is the common part of all kinds of servers: the address and the life cycle. It is safe for concurrent use.
 type server struct {
-	// kind is its name for people.
+	// kind is the name of the kind of server, for people.
 	kind string
 	url  string
-	// shared says that the server outlives the test that makes something in it.
+	// shared means that the server outlives the test that uses it.
 	shared bool
-	// stays says that the server outlives this run of tests, so that what a test makes there has to be removed.
+	// stays means that the server outlives this run of tests, so that tests must remove what they create there.
 	stays bool
 
-	// The rest is for a server that was started here; dir is empty otherwise.
+	// The remaining fields are for servers that were started here; otherwise dir is empty.
 	dir  string
 	as   owner
 	life lifecycle
@@ -58,22 +58,23 @@ type server struct {
 	closed bool
 }
 
-// lifecycle is what each kind of server does in its own way. All but Close are called by one goroutine at a time.
+// lifecycle is the part of a server's life that differs by kind.
+// All methods except Close are called by one goroutine at a time.
 type lifecycle interface {
 	io.Closer
-	// choosePorts finds where to listen.
+	// choosePorts chooses the ports.
 	choosePorts() error
-	// start runs the server where it was before, and waits until it accepts connections.
+	// start runs the server on its ports, and waits until it accepts connections.
 	start(ctx context.Context) error
-	// stop shuts down what runs, paused or not, as its operator would. What does not follow in time is killed.
+	// stop shuts the server down in order, paused or not. If this takes too long, the server is killed.
 	stop() error
-	// kill ends what runs at one point in time.
+	// kill kills all processes at one point in time.
 	kill() error
-	// end is stop or kill, whichever is enough for a server whose data is not needed any more.
+	// end stops or kills the server, whichever is enough if its data are not needed any more.
 	end() error
 }
 
-// startSomewhere starts the server on ports that are free.
+// startSomewhere starts the server on free ports.
 func (s *server) startSomewhere(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,9 +89,8 @@ func (s *server) startSomewhere(ctx context.Context) error {
 	}
 }
 
-// freePort finds a port on which nothing listens. It lies below those that the system gives to outgoing connections: a
-// client that tries to reach a server which is down would otherwise get the server's own port one day, and block its
-// return.
+// freePort returns a port on which nothing listens. It is below the ports of outgoing connections: otherwise a client
+// that tries to reach a stopped server could get the server's own port for its connection, and block its restart.
 func freePort() (int, error) {
 	const lowest, count = 15000, 15000
 	var last error
@@ -105,21 +105,21 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("servers: no free port: %w", last)
 }
 
-// run starts a program of the server in its directory, as its owner, with its output in the log. The signal is for one
-// that this process leaves behind.
+// run starts a program of the server in its directory, as its owner, with its output
+// in the log. The orphaned signal is sent to the program if this process ends first.
 func (s *server) run(cmd *exec.Cmd, environ []string, orphaned syscall.Signal) (*proc.Process, error) {
 	log, err := os.OpenFile(s.logFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() // the program has its own by then
+	defer log.Close() // the program has its own copy by then
 	cmd.Dir, cmd.Env = s.dir, environ
 	cmd.Stdout, cmd.Stderr = log, log
 	s.as.runs(cmd)
 	return proc.StartUntil(cmd, orphaned)
 }
 
-// cleanEnviron is that of this process without the variables that begin with one of the prefixes.
+// cleanEnviron returns this process's environment without the variables that begin with one of the prefixes.
 func cleanEnviron(prefixes ...string) (environ []string) {
 	for _, each := range os.Environ() {
 		keep := true
@@ -133,7 +133,7 @@ func cleanEnviron(prefixes ...string) (environ []string) {
 	return environ
 }
 
-// startFailure puts the log of this start into the error, because it alone says what is wrong.
+// startFailure adds the log of this start to the error, because only the log shows the reason.
 func (s *server) startFailure(err error) error {
 	log := s.Log()
 	end := log[max(0, len(log)-4000):]
@@ -143,7 +143,7 @@ func (s *server) startFailure(err error) error {
 	return fmt.Errorf("servers: %s does not start: %w\n%s", s.kind, err, log)
 }
 
-// saysPortTaken is whether a server's log says so: each of them has words of its own, and RabbitMQ has three.
+// saysPortTaken reports whether a server's log contains a known message for a taken port.
 func saysPortTaken(log string) bool {
 	log = strings.ToLower(log)
 	for _, words := range []string{"address already in use", "eaddrinuse", "dist_port_already_used"} {
@@ -154,10 +154,10 @@ func saysPortTaken(log string) bool {
 	return false
 }
 
-// URL is where the server is, for a user who may do everything.
+// URL returns the server's URL, for a user with all rights.
 func (s *server) URL() string { return s.url }
 
-// PID is the number of the process that was started here; zero while it does not run.
+// PID returns the ID of the process that was started here; zero while it is not running.
 func (s *server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +167,7 @@ func (s *server) PID() int {
 	return s.proc.PID()
 }
 
-// Log is what the server has written to its log, at most the last 16 KiB; empty if it was not started here.
+// Log returns the end of the server's log, at most 16 KiB; empty if the server was not started here.
 func (s *server) Log() string {
 	const most = 16 << 10
 	if s.dir == "" {
@@ -182,12 +182,12 @@ func (s *server) Log() string {
 
 func (s *server) logFile() string { return filepath.Join(s.dir, "log") }
 
-// Kill ends the server and all of its processes at one point in time, as a power loss of a machine whose disks keep
-// what they were told would. It returns when none of them is left. Nothing happens if it does not run.
+// Kill kills all processes of the server at one point in time. This is like a power loss of a machine whose disks
+// keep all flushed data. It returns when all processes are gone. It does nothing if the server is not running.
 func (s *server) Kill() error { return s.control(func() error { return s.life.kill() }) }
 
-// Restart starts a server that was stopped or killed again, with the same data on the same port, and returns when it
-// accepts connections. One that runs is stopped first.
+// Restart starts a stopped or killed server again, with the same data and port,
+// and returns when it accepts connections. A running server is stopped first.
 func (s *server) Restart() error {
 	return s.control(func() error {
 		if err := s.life.stop(); err != nil {
@@ -203,7 +203,7 @@ func (s *server) startAgain() error {
 	return s.life.start(ctx)
 }
 
-// Pause stops all processes of the server where they are: its connections stay open, and nothing answers.
+// Pause stops all processes of the server: its connections stay open, and nothing answers.
 func (s *server) Pause() error {
 	return s.control(func() error {
 		if s.proc == nil {
@@ -213,7 +213,7 @@ func (s *server) Pause() error {
 	})
 }
 
-// Resume lets a server go on that was paused.
+// Resume continues a paused server.
 func (s *server) Resume() error {
 	return s.control(func() error {
 		if s.proc == nil {
@@ -223,11 +223,10 @@ func (s *server) Resume() error {
 	})
 }
 
-// Stop shuts the server down as its operator would: connections are closed, and what is committed is written. It can be
-// started again with Restart.
+// Stop shuts the server down in order: connections are closed, and committed data are written. Restart starts it again.
 func (s *server) Stop() error { return s.control(func() error { return s.life.stop() }) }
 
-// Close ends the server for good and removes its data. A server that was not started here is left alone.
+// Close ends the server permanently and removes its data. A server that was not started here is left alone.
 func (s *server) Close() error {
 	if s.dir == "" {
 		return nil
@@ -242,7 +241,7 @@ func (s *server) Close() error {
 	return errors.Join(s.life.end(), os.RemoveAll(s.dir))
 }
 
-// control does one thing at a time with a server that is ours.
+// control runs one operation at a time on a server that was started here.
 func (s *server) control(do func() error) error {
 	if s.dir == "" {
 		return errNotOurs
@@ -255,7 +254,7 @@ func (s *server) control(do func() error) error {
 	return do()
 }
 
-// stopBy sends the signal that shuts the server down in order, and waits for the end, however that is reported.
+// stopBy sends the signal that shuts the server down, and waits for its end. The exit status does not matter.
 func (s *server) stopBy(signal os.Signal) error {
 	err := errors.Join(s.proc.ResumeTree(), s.proc.Signal(signal))
 	if slow := s.proc.Wait(stopLimit); errors.Is(slow, proc.ErrRunning) {

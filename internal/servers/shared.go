@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// sharedPostgres and the others are the servers that all tests of this process share, found or started on first use.
+// These variables return the servers that all tests of this process share, found or started on first use.
 var (
 	sharedPostgres = sync.OnceValues(func() (*PostgresServer, error) {
 		return shared(postgresVariable, usePostgres, func(ctx context.Context) (*PostgresServer, error) {
@@ -34,7 +34,7 @@ var (
 	sharedGalera = sync.OnceValues(func() (*GaleraCluster, error) {
 		return StartGalera(context.Background())
 	})
-	// A cluster that is not broken on purpose has time to see that a node is only slow.
+	// A shared cluster is not broken on purpose. Its long timeout avoids fail-overs of nodes that are only slow.
 	sharedRedisCluster = sync.OnceValues(func() (*RedisCluster, error) {
 		return StartRedisCluster(context.Background(), "cluster-node-timeout 30000")
 	})
@@ -62,9 +62,9 @@ func shared[S sharer](
 	return s, err
 }
 
-// StartShared starts one server of each kind that several packages of tests use, and returns the variables of the
-// environment that hand them on to the processes of the tests. A kind that the environment names already is not
-// started. CloseAll ends the servers.
+// StartShared starts one server of each kind that several packages of tests use, and
+// returns the environment variables that pass them to the test processes. If the
+// environment already names a server of a kind, none is started. CloseAll ends the servers.
 func StartShared(ctx context.Context) (environ []string, err error) {
 	var (
 		mu       sync.Mutex
@@ -93,8 +93,8 @@ func StartShared(ctx context.Context) (environ []string, err error) {
 	return append(environ, privateVariable+"="+strings.Join(private, " ")), errors.Join(errs...)
 }
 
-// privateVariable names the environment variable that lists which of the servers that the environment names end with
-// the run: tests need not remove what they make there.
+// privateVariable is the environment variable that lists the servers in the
+// environment that end with the run: tests need not remove what they create there.
 const privateVariable = "ONCEWARD_TEST_PRIVATE"
 
 // staysAfter reports whether the server that a variable names outlives the run of the tests.
@@ -102,7 +102,7 @@ func staysAfter(variable string) bool {
 	return !slices.Contains(strings.Fields(os.Getenv(privateVariable)), variable)
 }
 
-// addressOf returns where a server is that was just started.
+// addressOf returns the URL of a server that was just started.
 func addressOf[S interface{ URL() string }](s S, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -110,8 +110,8 @@ func addressOf[S interface{ URL() string }](s S, err error) (string, error) {
 	return s.URL(), nil
 }
 
-// usePostgres uses a server that is already there, in a database that this process makes for itself and removes at its
-// end: sessions, advisory locks, notifications and what VACUUM may remove do not cross databases.
+// usePostgres uses an existing server, in a database that this process creates and removes at its end:
+// sessions, advisory locks, notifications and the rows that VACUUM may remove are separate for each database.
 func usePostgres(ctx context.Context, address string) (*PostgresServer, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
@@ -133,11 +133,11 @@ func usePostgres(ctx context.Context, address string) (*PostgresServer, error) {
 	return s, nil
 }
 
-// guestDatabase is a database that this process has made on a server that was there before.
+// guestDatabase is a database that this process has created on an existing server.
 type guestDatabase struct{ at, name string }
 
-// Close ends a server that was started here for good, and removes its data. Of another server it removes the database
-// that this process has made there, and ends the sessions that still use the database.
+// Close ends a server that was started here permanently, and removes its data. On another server it
+// removes the database that this process has created, and ends the sessions that still use the database.
 func (s *PostgresServer) Close() error {
 	if s.guest == nil {
 		return s.server.Close()
@@ -149,8 +149,8 @@ func (s *PostgresServer) Close() error {
 	return host.Exec(ctx, "DROP DATABASE IF EXISTS "+s.guest.name+" WITH (FORCE)")
 }
 
-// useRabbitMQ uses a broker that is already there. Neither the URL nor what the parser says about it is in an error:
-// they may hold a password.
+// useRabbitMQ uses an existing broker. Errors contain neither the
+// URL nor the parser's error, because they may contain a password.
 func useRabbitMQ(ctx context.Context, address string) (*RabbitMQServer, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
@@ -162,8 +162,8 @@ func useRabbitMQ(ctx context.Context, address string) (*RabbitMQServer, error) {
 	return &RabbitMQServer{server: server{kind: "RabbitMQ", url: address, stays: true}}, nil
 }
 
-// useRedis uses a server that is already there. Neither the URL nor what the parser says about it is in an error: they
-// may hold a password.
+// useRedis uses an existing server. Errors contain neither the URL
+// nor the parser's error, because they may contain a password.
 func useRedis(ctx context.Context, address string) (*RedisServer, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "redis" && parsed.Scheme != "rediss" {
@@ -176,8 +176,8 @@ func useRedis(ctx context.Context, address string) (*RedisServer, error) {
 	return s, nil
 }
 
-// useMariaDB uses a server that is already there. Neither the URL nor what the parser says about it is in an error: they
-// may hold a password.
+// useMariaDB uses an existing server. Errors contain neither the
+// URL nor the parser's error, because they may contain a password.
 func useMariaDB(ctx context.Context, address string) (*MariaDBServer, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Port() == "" || parsed.Scheme != "mysql" {
@@ -193,7 +193,7 @@ func useMariaDB(ctx context.Context, address string) (*MariaDBServer, error) {
 	return s, nil
 }
 
-// useDynamoDB uses a server that is already there.
+// useDynamoDB uses an existing server.
 func useDynamoDB(ctx context.Context, endpoint string) (*DynamoDBServer, error) {
 	s := &DynamoDBServer{server: server{kind: "DynamoDB", url: endpoint, stays: staysAfter(dynamodbVariable)}}
 	if !s.answers(ctx) {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// TCPProxy stands between servers that talk to each other in any protocol, and keeps them apart on request.
+// TCPProxy is a proxy for any protocol between servers. It can separate them on request.
 type TCPProxy struct {
 	*Proxy
 	mu sync.Mutex
@@ -14,7 +14,7 @@ type TCPProxy struct {
 	blocked bool
 }
 
-// StartTCPProxy starts a proxy in front of what listens at the address. Close it when done.
+// StartTCPProxy starts a proxy in front of the address. The caller closes the proxy.
 func StartTCPProxy(address string) (p *TCPProxy, err error) {
 	p = &TCPProxy{open: make(chan struct{})}
 	close(p.open)
@@ -22,8 +22,8 @@ func StartTCPProxy(address string) (p *TCPProxy, err error) {
 	return p, err
 }
 
-// Block keeps all bytes back until it is called with false, also those of new connections, as a network does that is
-// divided: nobody is told. What was kept back arrives then.
+// Block holds all bytes until it is called with false, on new connections too, as in
+// a divided network: neither side gets an error. Held bytes are delivered afterwards.
 func (p *TCPProxy) Block(block bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

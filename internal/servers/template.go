@@ -8,23 +8,23 @@ import (
 	"sync"
 )
 
-// TemplatesVariable names the environment variable that holds a directory in which the processes of one run of tests
-// leave to each other what they copy servers from.
+// TemplatesVariable is the environment variable with the directory
+// in which the processes of one test run share templates.
 const TemplatesVariable = "ONCEWARD_TEST_TEMPLATES"
 
-// template is the data of a server that never ran, which is copied for each server: to make it takes a second, to copy
-// it much less.
+// template is the data of a new server, which are copied for
+// each server: their creation takes a second, a copy much less.
 type template struct {
-	// name is that of the kind of server, in the names of directories.
+	// name is the name of the kind of server, for directories.
 	name string
 
 	mu sync.Mutex
-	// dir is gone if the workspace that it was in was removed in between.
+	// dir no longer exists if its workspace was removed meanwhile.
 	dir  string
 	made int
 }
 
-// newDir makes a directory for a server, with a copy of what init has made in "data".
+// newDir creates a directory for a server, with a copy of the template in "data".
 func (t *template) newDir(as owner, init func(dir string) error) (string, error) {
 	parent, err := workspace.dir()
 	if err != nil {
@@ -48,8 +48,8 @@ func (t *template) newDir(as owner, init func(dir string) error) (string, error)
 	return dir, nil
 }
 
-// find finds the data that another process has left, or makes it and leaves it to others. Of two processes that do so
-// at once, one keeps its own.
+// find finds the data of another process, or creates and shares
+// them. If two processes do so at once, one keeps its own.
 func (t *template) find(parent string, init func(dir string) error) (string, error) {
 	common := ""
 	if dir := os.Getenv(TemplatesVariable); dir != "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/internal/nightly"
 )
 
-// UnlessAllStores returns the groups of the conformance suite that are run of one of many combinations of stores: the
-// groups given, or all of them in make test-all. All of every combination would take too long for each change.
+// UnlessAllStores returns the groups of the conformance suite to run for one of many combinations of stores: the given
+// groups, or all groups in make test-all. All groups for every combination would take too long for each change.
 func UnlessAllStores(groups ...string) []string { return nightly.Either(nil, groups) }
 
 // FreePort returns a port of the loopback interface on which nothing listens, for what a test starts there repeatedly.
@@ -79,8 +79,8 @@ func NewRabbitMQ(t testing.TB) *RabbitMQServer {
 	return s
 }
 
-// NewPrometheus starts a server for this test, with a configuration like prometheus.yml, and closes it at the end. The
-// test fails if it cannot be had.
+// NewPrometheus starts a server for this test, with a configuration like prometheus.yml,
+// and closes it at the end. The test fails if Prometheus is not installed.
 func NewPrometheus(t testing.TB, config string) *PrometheusServer {
 	t.Helper()
 	s, err := StartPrometheus(t.Context(), config)
@@ -231,7 +231,7 @@ func NewGalera(t testing.TB, settings ...string) *GaleraCluster {
 	return c
 }
 
-// closeWith closes the server at the end of the test, which shows its log if it has failed.
+// closeWith closes the server at the end of the test, and shows its log if the test has failed.
 func (s *server) closeWith(t testing.TB) {
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -243,11 +243,11 @@ func (s *server) closeWith(t testing.TB) {
 	})
 }
 
-// Shared says that the server outlives the tests that use it, so that each has to remove what it makes.
+// Shared reports whether the server outlives the tests that use it, so that each test must remove what it creates.
 func (s *server) Shared() bool { return s.shared }
 
-// Name makes a name that no other test has, on no machine: the server may be shared. It needs no quotes in SQL, and
-// begins with the name of the test, for people who look into the server.
+// Name returns a name that no other test uses, on any machine: the server may be shared. It needs
+// no quotes in SQL, and begins with the name of the test, for people who inspect the server.
 func (s *server) Name(t testing.TB) string {
 	t.Helper()
 	return uniqueName(t.Name())
@@ -264,8 +264,8 @@ func uniqueName(test string) string {
 	return strings.ToLower(plain[:min(len(plain), most)] + "_" + rand.Text())
 }
 
-// Schema creates a schema for this test. It goes with the server, or with the database that this process has made on a
-// server that stays.
+// Schema creates a schema for this test. It is removed with the server, or
+// with the database that this process has created on a server that stays.
 func (s *PostgresServer) Schema(t testing.TB) (name string) {
 	t.Helper()
 	name = s.Name(t)
@@ -285,8 +285,8 @@ func (s *PostgresServer) SchemaURL(t testing.TB) string {
 	return address
 }
 
-// Database creates a database for this test, and returns its name. It is removed with all that is in it at the end from
-// a server that stays.
+// Database creates a database for this test, and returns its name. On
+// a server that stays, it is removed with its contents at the end.
 func (s *MariaDBServer) Database(t testing.TB) (name string) {
 	t.Helper()
 	name = s.Name(t)
@@ -299,7 +299,7 @@ func (s *MariaDBServer) Database(t testing.TB) (name string) {
 	return name
 }
 
-// dropDatabase does not wait for ever if a transaction of the test is still open.
+// dropDatabase removes a database. It does not wait forever if a transaction of the test is still open.
 func (s *MariaDBServer) dropDatabase(t testing.TB, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
@@ -319,8 +319,7 @@ func (s *MariaDBServer) DatabaseURL(t testing.TB) string {
 	return parsed.String()
 }
 
-// Prefix makes a text for all keys of this test to begin with, or to have within. They are removed at the end from a
-// server that stays.
+// Prefix returns a prefix for all keys of this test. On a server that stays, these keys are removed at the end.
 func (s *RedisServer) Prefix(t testing.TB) string {
 	t.Helper()
 	prefix := s.Name(t) + ":"
@@ -357,8 +356,8 @@ func (s *RedisServer) dropKeys(ctx context.Context, pattern string) error {
 	}
 }
 
-// AwaitQueue waits until a queue of a broker that was started here would survive Kill. A declaration that is only in
-// the log of the broker's own database may still be lost, unlike a message, which is safe when it is confirmed.
+// AwaitQueue waits until a queue of a broker that was started here would survive Kill. A declaration
+// that is only in the log of the broker's own database may still be lost, unlike a confirmed message.
 func (s *RabbitMQServer) AwaitQueue(name string) error {
 	if s.dir == "" {
 		return errNotOurs
@@ -369,7 +368,7 @@ func (s *RabbitMQServer) AwaitQueue(name string) error {
 			return err
 		}
 		for _, file := range files {
-			text, _ := os.ReadFile(file) // one that has gone since is not missed
+			text, _ := os.ReadFile(file) // a file that has been removed since does not matter
 			if bytes.Contains(text, []byte(name)) {
 				return nil
 			}

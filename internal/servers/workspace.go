@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// dirPrefix begins the name of each directory that this package makes. The id of the process that owns it follows, so
-// that a later process can see whose files are left over.
+// dirPrefix is the prefix of the names of this package's directories. The ID of
+// the owning process follows, so that a later process can recognise leftovers.
 const dirPrefix = "onceward-servers-"
 
 // workspace is the directory of this process, made on first use.
@@ -24,7 +24,7 @@ type space struct {
 	path string
 }
 
-// dir returns the directory. All users may pass through it: a server may run as another user than the tests.
+// dir returns the directory. All users may access it: a server may run as another user than the tests.
 func (s *space) dir() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,9 +55,9 @@ func (s *space) remove() error {
 	return err
 }
 
-// removeLeftovers deletes the directories of processes that were killed before they could. It never complains: what
-// cannot be deleted belongs to another user. Containers must not share the parent: they do not see each other's
-// processes.
+// removeLeftovers deletes the directories of processes that were killed. It
+// ignores errors: what cannot be deleted belongs to another user. Containers must
+// not share the parent directory, because they do not see each other's processes.
 func removeLeftovers(parent string) {
 	found, _ := filepath.Glob(filepath.Join(parent, dirPrefix+"*"))
 	for _, path := range found {
@@ -67,7 +67,7 @@ func removeLeftovers(parent string) {
 	}
 }
 
-// ownerOf reads the id of the process out of a directory's name; zero if there is none.
+// ownerOf returns the process ID in a directory's name; zero if there is none.
 func ownerOf(path string) int {
 	rest, _ := strings.CutPrefix(filepath.Base(path), dirPrefix)
 	id, _, found := strings.Cut(rest, "-")
@@ -78,10 +78,10 @@ func ownerOf(path string) int {
 	return pid
 }
 
-// alive reports whether a process with this id may exist. In doubt it does.
+// alive reports whether a process with this ID may exist. In doubt it returns true.
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-// own gives a file to the owner.
+// own changes the owner of a file.
 func (o owner) own(path string) error {
 	if !o.other {
 		return nil
@@ -89,7 +89,7 @@ func (o owner) own(path string) error {
 	return os.Lchown(path, o.uid, o.gid)
 }
 
-// makeDir creates a directory that only the owner can look into.
+// makeDir creates a directory that only the owner can access.
 func (o owner) makeDir(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return err

@@ -16,7 +16,6 @@ import (
 // refuses fields that the type does not have, and data without a field of the type, because
 // a renamed field must not silently become zero. A field may be missing, or null, if the
 // type omits it when it is empty (omitempty, omitzero), or if it can be nil, like a pointer.
-// pointer is.
 func Decode(raw []byte, data any, strictly bool) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if strictly {
