@@ -9,8 +9,9 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// These are the pauses between attempts at a server that cannot be reached. The longest is how long a request waits
-// before it is refused, and how long a server that is back waits for the next request.
+// The shortest and the longest pause between attempts to connect to a server that cannot be reached.
+// maxPause bounds how long a request waits before it is refused, and how long a server that is available
+// again waits for the next request.
 const (
 	minPause = 10 * time.Millisecond
 	maxPause = 250 * time.Millisecond
@@ -24,7 +25,7 @@ const recheck = 20 * time.Millisecond
 // the result. The zero value is ready to use.
 type Gate struct {
 	mu       sync.Mutex
-	failures int       // in a row
+	failures int       // consecutive failed attempts
 	changed  int       // how often the reachability of the server was determined
 	next     time.Time // when the next attempt may begin
 	current  *attempt  // the attempt that others wait for
@@ -32,9 +33,9 @@ type Gate struct {
 
 // attempt is an attempt to connect to a server that could not be reached.
 type attempt struct {
-	connects bool // the pause before it is over
+	connects bool // the pause before the attempt is over
 	ended    chan struct{}
-	err      error // why it failed, if it did
+	err      error // the error of the attempt, if it failed
 }
 
 // Do takes a connection from a pool, or returns the error of an attempt that another caller has made meanwhile. makes
@@ -54,8 +55,8 @@ func Do[T any](
 	return conn, err
 }
 
-// Begin waits until an attempt may be made, or is not needed: see [Do]. The caller must end the attempt with its error,
-// if any. The error is conclusive about the server unless the caller gave the attempt up.
+// Begin waits until the caller may make an attempt, or does not need one: see [Do]. The caller must call end with the
+// error of the attempt, if any. The error is conclusive about the server unless the caller gave the attempt up.
 func (g *Gate) Begin(ctx context.Context, makes func(beside int) bool) (end func(err error, conclusive bool), err error) {
 	for {
 		g.mu.Lock()
@@ -127,8 +128,8 @@ func (g *Gate) alone(ctx context.Context, makes func(beside int) bool) (end func
 	return end, nil
 }
 
-// Note records what was found about the server after an attempt had ended: the error of a new connection, or nil if it
-// works.
+// Note records what was found about the server after an attempt had ended: the error of a new connection, or
+// nil if the connection works.
 func (g *Gate) Note(err error) {
 	g.mu.Lock()
 	changed := g.changed

@@ -6,10 +6,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// PoolKey is the key under which the context of a transaction has a value if a connection of the pool holds the
-// transaction. The context of a transactional handler notes that the value was asked for.
+// PoolKey is a context key. The context of a transaction has a value under this key if the transaction holds a
+// connection of the pool. The context of a transactional handler records each lookup of the key.
 type PoolKey struct{ Pool any }
 
-// AskedPool reports to the guard whose transaction a context carries that its handler asks a pool for a connection, if
-// the transaction holds another connection of the pool.
+// AskedPool reports to the guard of a transactional handler that the handler asks a pool for a connection while its
+// transaction holds another connection of that pool. The context carries the transaction.
 func AskedPool(ctx context.Context, pool any) { _ = store.Value(ctx, PoolKey{pool}) }

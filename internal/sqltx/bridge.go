@@ -10,25 +10,25 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Bridge makes a *sql.Tx of a transaction that has already begun. It is a database/sql pool whose only connections are
-// the ones that it is given, each for one transaction.
+// Bridge makes a *sql.Tx of a transaction that has already begun. It is a database/sql pool that opens no connections:
+// it uses the connections that it is given, each for one transaction.
 type Bridge struct{ db *sql.DB }
 
 // NewBridge returns the bridge of a driver.
 func NewBridge(d driver.Driver) *Bridge {
 	db := sql.OpenDB(connector{d})
-	db.SetMaxIdleConns(-1) // a connection goes away with its transaction
+	db.SetMaxIdleConns(-1) // a connection is dropped with its transaction
 	return &Bridge{db}
 }
 
-// Close ends the bridge. A bridge that is nil has nothing to end.
+// Close closes the pool. On a nil bridge it does nothing.
 func (b *Bridge) Close() {
 	if b != nil {
 		_ = b.db.Close()
 	}
 }
 
-// begin returns the transaction that a connection is in.
+// begin returns a *sql.Tx for the transaction that a connection is in.
 func (b *Bridge) begin(conn driver.Conn) (*sql.Tx, error) {
 	return b.db.BeginTx(context.WithValue(context.Background(), connKey{}, conn), nil)
 }
@@ -53,25 +53,25 @@ func (c connector) Driver() driver.Driver { return c.driver }
 // belongs to a pool of the store.
 type Begun struct{}
 
-// BeginTx implements [driver.ConnBeginTx]. It has nothing to do.
+// BeginTx implements [driver.ConnBeginTx]. It does nothing, because the transaction has begun.
 func (Begun) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return ownedTx{}, nil }
 
-// Begin implements [driver.Conn]. It has nothing to do either.
+// Begin implements [driver.Conn]. It does nothing either.
 func (Begun) Begin() (driver.Tx, error) { return ownedTx{}, nil }
 
 // Close leaves the connection to its pool.
 func (Begun) Close() error { return nil }
 
-// ownedTx is what database/sql ends when the *sql.Tx is ended: nothing.
+// ownedTx is the driver's part of the *sql.Tx. It refuses to end the transaction.
 type ownedTx struct{}
 
-// Commit refuses.
+// Commit returns [store.ErrTxOwned].
 func (ownedTx) Commit() error { return store.ErrTxOwned }
 
-// Rollback refuses.
+// Rollback returns [store.ErrTxOwned].
 func (ownedTx) Rollback() error { return store.ErrTxOwned }
 
-// Turn lets a handler use a connection until its transaction is over. [Gate] is one.
+// Turn lets a handler use a connection until its transaction is over. [Gate] implements it.
 type Turn interface {
 	Enter() error
 	Leave()
@@ -84,12 +84,12 @@ type ColumnTypes struct {
 	names []string
 }
 
-// NewColumnTypes returns the columns of rows that were just opened.
+// NewColumnTypes returns the column types of rows that were just opened.
 func NewColumnTypes(rows driver.Rows, turn Turn) ColumnTypes {
 	return ColumnTypes{rows, turn, rows.Columns()}
 }
 
-// Refresh notes that the rows are of another result. The caller has the turn.
+// Refresh reads the columns of the result set that the rows are in now. The caller has the turn.
 func (c *ColumnTypes) Refresh() { c.names = c.rows.Columns() }
 
 // Columns implements [driver.Rows].
@@ -122,7 +122,7 @@ func (c *ColumnTypes) ColumnTypeScanType(index int) reflect.Type {
 	return scan
 }
 
-// look calls do with the rows, if their driver can answer and the handler may still use them.
+// look calls do with the rows, if their driver implements T and the handler may still use the rows.
 func look[T any](c *ColumnTypes, do func(T)) {
 	typed, ok := c.rows.(T)
 	if !ok || c.turn.Enter() != nil {

@@ -6,19 +6,19 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Flights are the transactions of a process that are under way, by the record that each will write. Duplicates within
-// the process are seen here without a question to the server.
+// Flights holds the running transactions of a process, by the record that each of them will write. It detects
+// duplicates within the process without a query to the server.
 type Flights struct {
 	mu      sync.Mutex
 	running map[store.ID]*Flight
 }
 
-// Flight is one transaction that is under way.
+// Flight is one running transaction.
 type Flight struct {
 	ended chan struct{} // closed at its end; nil until a caller waits for it
 }
 
-// Enter notes a transaction. It returns nil if one is under way for the same record.
+// Enter adds a transaction. It returns nil if a transaction is already running for the same record.
 func (f *Flights) Enter(id store.ID) *Flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -33,8 +33,8 @@ func (f *Flights) Enter(id store.ID) *Flight {
 	return one
 }
 
-// Leave notes that a transaction is over, once: one that was revoked is over before its work returns, and the next one
-// may be under way by then.
+// Leave removes a transaction that is over. A second call for the same transaction does nothing: a revoked transaction
+// is over before its work returns, and the next transaction may be running by then.
 func (f *Flights) Leave(id store.ID, one *Flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,14 +47,14 @@ func (f *Flights) Leave(id store.ID, one *Flight) {
 	}
 }
 
-// Has reports whether a transaction is under way for a record.
+// Has reports whether a transaction is running for a record.
 func (f *Flights) Has(id store.ID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.running[id] != nil
 }
 
-// Ended returns a channel that is closed at the end of the transaction for a record, or nil if none is under way.
+// Ended returns a channel that is closed when the transaction for a record ends, or nil if no transaction is running.
 func (f *Flights) Ended(id store.ID) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()

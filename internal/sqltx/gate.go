@@ -1,5 +1,5 @@
-// Package sqltx is what the SQL stores share of the transactions that they run for callers: how handlers reach them,
-// how they end, and how often they are tried.
+// Package sqltx holds what the SQL stores have in common in the transactions that they run for callers: how handlers
+// use the transactions, how the transactions end, and how often they are tried.
 package sqltx
 
 import (
@@ -15,40 +15,43 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Errors that a handler gets that uses its transaction for too long.
+// The errors of a handler that uses its transaction after the transaction is over.
 var (
 	ErrOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", store.ErrTxOwned)
 	ErrLate = fmt.Errorf("%w: the transaction was revoked, because the handler did not return in time",
 		store.ErrDeadline)
 )
 
-// Gate stands between a handler and its transaction. It lets one call of the handler use the connection at a time, and
-// is closed when the handler has returned: what is left of the handler, such as a goroutine or rows that were not
-// closed, cannot touch what follows.
+// Gate stands between a handler and its transaction. It lets one call of the handler at a time use the connection. It
+// is closed when the handler has returned: a goroutine or open rows that the handler left cannot affect what the
+// connection is used for afterwards.
 type Gate struct {
-	// over is set before the gate is closed, so that no call gets in between; late, if the handler has not returned by
-	// then.
+	// over is set before the gate is closed, so that no call begins in between. late is set if the handler
+	// has not returned by then.
 	over, late atomic.Bool
 	mu         sync.Mutex
 	closed     bool
-	// results are open, and closed with the gate, because they keep the connection busy.
+	// results are the open results. They keep the connection busy, so they are closed with the gate.
 	results map[Result]struct{}
 	sqlTx   *sql.Tx
 
-	// Statement is the last statement of the handler, and CallCtx its context. The caller holds the gate for all of these.
+	// Statement is the last statement of the handler, and CallCtx is its context. While the gate is open, a caller
+	// holds it to use these fields and the errors below.
 	Statement string
 	CallCtx   context.Context
-	// Conflict is the first error by which a statement failed because of the neighbours, with that statement.
+	// Conflict is the first error of a statement that failed because of concurrent
+	// transactions. It names the statement.
 	Conflict error
-	// GaveUp is set if the connection was lost with a statement because the context of the statement ended.
+	// GaveUp is the error of a connection that was lost because the context of its statement ended, or nil.
 	GaveUp error
-	// Busy is set while the work waits for the connection. See [WhileBusy].
+	// Busy means that the work waits for the connection: see [WhileBusy].
 	Busy atomic.Bool
-	// Ending is set if a statement of the handler may have ended the transaction, and its answer may never come.
+	// Ending means that a statement of the handler may have ended the transaction. The reply to that
+	// statement may never arrive.
 	Ending atomic.Bool
 }
 
-// Result is what a statement has returned that keeps the connection busy, such as rows.
+// Result is a result of a statement that keeps the connection busy until it is closed, such as rows.
 type Result interface{ Close() }
 
 // Enter begins a call of the handler. The gate is held until Leave.
@@ -67,7 +70,7 @@ func (g *Gate) Enter() error {
 // Leave ends a call of the handler.
 func (g *Gate) Leave() { g.mu.Unlock() }
 
-// Do makes a call of the handler, or returns why the gate is closed.
+// Do runs a call of the handler. If the gate is closed, it returns the reason.
 func (g *Gate) Do(call func() error) error {
 	if err := g.Enter(); err != nil {
 		return err
@@ -76,7 +79,7 @@ func (g *Gate) Do(call func() error) error {
 	return call()
 }
 
-// Keep notes a result that is open. The caller holds the gate.
+// Keep adds an open result. The caller holds the gate.
 func (g *Gate) Keep(r Result) {
 	if g.results == nil {
 		g.results = make(map[Result]struct{})
@@ -84,13 +87,13 @@ func (g *Gate) Keep(r Result) {
 	g.results[r] = struct{}{}
 }
 
-// Forget notes that a result is closed. The caller holds the gate.
+// Forget removes a result that was closed. The caller holds the gate.
 func (g *Gate) Forget(r Result) { delete(g.results, r) }
 
-// Open returns the results that are open. The caller holds the gate.
+// Open returns the open results. The caller holds the gate.
 func (g *Gate) Open() map[Result]struct{} { return g.results }
 
-// Close waits for the call that is under way, and closes what was left open.
+// Close waits for the running call, and then closes the gate and the results that were left open.
 func (g *Gate) Close(log *slog.Logger) {
 	g.over.Store(true)
 	g.mu.Lock()
@@ -98,7 +101,7 @@ func (g *Gate) Close(log *slog.Logger) {
 	g.shut(log)
 }
 
-// shut closes what was left open. The caller holds the gate.
+// shut closes the gate and the results that were left open. The caller holds the gate.
 func (g *Gate) shut(log *slog.Logger) {
 	g.closed = true
 	if len(g.results) > 0 {
@@ -109,7 +112,8 @@ func (g *Gate) shut(log *slog.Logger) {
 	}
 	g.results = nil
 	if tx := g.sqlTx; tx != nil {
-		// It only ends the handle, for which it waits until the handle's rows are closed; they can do no harm any more.
+		// Rollback only ends the *sql.Tx. It waits until the rows of the *sql.Tx are closed,
+		// which can do no harm any more.
 		go func() { _ = tx.Rollback() }()
 	}
 }
@@ -120,14 +124,15 @@ func WarnRowsLeft(log *slog.Logger, statement string) {
 		"last_statement", statement)
 }
 
-// Lock keeps out a handler that has not returned. A call that is under way continues.
+// Lock refuses new calls of a handler that has not returned. A running call continues.
 func (g *Gate) Lock() {
 	g.late.Store(true)
 	g.over.Store(true)
 }
 
-// Seize closes the gate in front of a handler that has not returned, and reports whether the handler is done with the
-// connection: no call is under way, no result is open, and free, which is called while the gate is held, agrees.
+// Seize closes the gate for a handler that has not returned, if the handler is done with the connection, and reports
+// whether it did. The handler is done if no call is running, no result is open, and free, which is called while the
+// gate is held, returns true.
 func (g *Gate) Seize(log *slog.Logger, free func() bool) bool {
 	if !g.mu.TryLock() {
 		return false
@@ -140,8 +145,8 @@ func (g *Gate) Seize(log *slog.Logger, free func() bool) bool {
 	return true
 }
 
-// SeizeCut closes the gate when the call that is under way has noticed that its connection was cut. It reports false if
-// that takes longer than [QuietWait], as it does where code of the handler is called, such as a source of rows to copy.
+// SeizeCut closes the gate when the running call has returned because its connection was cut. It returns false if that
+// takes longer than [QuietWait], as it may if the call runs code of the handler, such as a source of rows to copy.
 func (g *Gate) SeizeCut(log *slog.Logger) bool {
 	for end := time.Now().Add(QuietWait); !g.mu.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -153,7 +158,7 @@ func (g *Gate) SeizeCut(log *slog.Logger) bool {
 	return true
 }
 
-// Try calls do if no call is under way, and no other begins meanwhile.
+// Try calls do while it holds the gate. If a call is running, Try does nothing.
 func (g *Gate) Try(do func()) {
 	if g.mu.TryLock() {
 		defer g.mu.Unlock()
@@ -161,16 +166,16 @@ func (g *Gate) Try(do func()) {
 	}
 }
 
-// Meet notes an error that comes from the neighbours: whatever the handler makes of it, all is undone and run again. The
-// caller holds the gate.
+// Meet records an error that concurrent transactions caused. The transaction is then undone and run again, even if the
+// handler ignores the error. The caller holds the gate.
 func (g *Gate) Meet(err error) {
 	if g.Conflict == nil {
 		g.Conflict = fmt.Errorf("%w, at the statement %.200q", err, g.Statement)
 	}
 }
 
-// Lost notes an error with which the connection was lost, if the context of the statement has ended. The caller holds
-// the gate.
+// Lost records in GaveUp that the connection was lost with an error, if the context of the statement has ended.
+// The caller holds the gate.
 func (g *Gate) Lost(err error) {
 	if err != nil && g.GaveUp == nil && g.CallCtx != nil && g.CallCtx.Err() != nil {
 		g.GaveUp = GaveUp(g.CallCtx, g.Statement)
@@ -196,7 +201,7 @@ func (g *Gate) SQL(b *Bridge, connect func() driver.Conn) *sql.Tx {
 	return tx
 }
 
-// Handle is a gate as the context of a handler knows it.
+// Handle is the part of a store's gate that the context of a handler uses.
 type Handle interface {
 	// SQL returns the *sql.Tx of the transaction.
 	SQL() *sql.Tx
@@ -204,8 +209,8 @@ type Handle interface {
 	Holds(pool any) bool
 }
 
-// Context carries a transaction to its handler. It is a part of the transaction, so that a handler which only takes the
-// transaction pays for no other context; the *sql.Tx is made when it is asked for.
+// Context carries a transaction to its handler. It is a part of the transaction, so a handler that only takes the
+// transaction costs no further context. The *sql.Tx is made when the handler asks for it.
 type Context struct {
 	context.Context
 	key  any

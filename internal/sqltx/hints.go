@@ -8,7 +8,7 @@ type Hints struct {
 	watchers map[chan struct{}]struct{}
 }
 
-// Wake sends a hint to each watcher. A watcher that has not yet taken its last hint needs no other.
+// Wake sends a hint to each watcher. A watcher that has not yet received its last hint gets no second one.
 func (h *Hints) Wake() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -20,7 +20,7 @@ func (h *Hints) Wake() {
 	}
 }
 
-// Watch returns a channel of hints, and what ends the watch.
+// Watch returns a channel of hints, and a function that ends the watch.
 func (h *Hints) Watch() (hints <-chan struct{}, stop func()) {
 	watcher := make(chan struct{}, 1)
 	h.mu.Lock()

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Work that does not return would keep its key locked permanently. When its time is over its transaction is revoked:
-// undone, its lock released, and its key free. The work continues without it, and whatever the work tries or returns
-// has no effect.
+// Work that does not return would keep its key locked permanently. When its time is over, its transaction is revoked:
+// the transaction is undone and its lock is released, so that the key is free. The work continues without the
+// transaction; what it tries or returns afterwards has no effect.
 
 const (
 	// LateGrace is how long work may take to notice its deadline before its transaction is revoked.
@@ -17,21 +17,21 @@ const (
 	QuietWait = time.Second
 )
 
-// Revocable is a transaction that can be undone under the hands of its work.
+// Revocable is a transaction that can be undone while its work is running.
 type Revocable interface{ Revoke() }
 
-// Limit bounds how long the work of a transaction takes. The end of the work and the timer compete: the first of them
-// ends the transaction.
+// Limit bounds how long the work of a transaction takes. The transaction is ended by the return of the work or by the
+// timer, whichever is first.
 type Limit struct {
 	work     Revocable
 	timer    *time.Timer
-	running  bool // a timer was started, and it was not stopped before it went off
+	running  bool // a timer was started, and it was not stopped before it fired
 	claimed  atomic.Bool
 	revoking sync.WaitGroup
 }
 
-// Start begins the time of the work: its transaction is revoked if the work has not returned when the time and LateGrace
-// are over. A limit of zero is none.
+// Start starts the timer of the work. The transaction is revoked if the work has not returned after limit and
+// LateGrace. A limit of zero means no limit.
 func (l *Limit) Start(limit time.Duration, work Revocable) {
 	if limit <= 0 {
 		return
@@ -49,8 +49,8 @@ func (l *Limit) expire() {
 	}
 }
 
-// Returned notes that the work has returned. If the transaction is being revoked, it waits until that is done and
-// reports false.
+// Returned records that the work has returned, and reports whether it returned in time. If the transaction is being
+// revoked, Returned waits until that is done.
 func (l *Limit) Returned() (inTime bool) {
 	if l.running && l.timer.Stop() {
 		l.running = false

@@ -9,11 +9,11 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// settleTimeout bounds the writes about the record of a transaction that has ended.
+// settleTimeout bounds the writes to a record after its transaction has ended.
 const settleTimeout = 15 * time.Second
 
 // Lose records that the owner of a record has lost its lease, unless the record was settled in the meantime. It returns
-// the verdict on the reservation that found the owner lost.
+// the verdict on the reservation that found the lost owner.
 func Lose(m *store.Methods, r store.Reservation) (store.Verdict, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
@@ -23,7 +23,7 @@ func Lose(m *store.Methods, r store.Reservation) (store.Verdict, error) {
 	case err != nil:
 		return store.Verdict{}, err
 	case found.Decision == store.DecisionExecute, found.Decision == store.DecisionRefused:
-		// The record was released or removed just now: the grant is not taken, and the caller decides again.
+		// The record was released or removed just now: the grant is given back, and the caller decides again.
 		err = m.Release(ctx, store.Claim{ID: r.ID, Attempt: found.Record.Attempt}, "the grant was not taken")
 		if errors.Is(err, store.ErrFenced) {
 			err = nil
@@ -34,8 +34,8 @@ func Lose(m *store.Methods, r store.Reservation) (store.Verdict, error) {
 	}
 }
 
-// Spoil records that it is not known what became of the work of a transaction. If the work has committed the claim
-// together with its writes, the nonce of the reservation finds the claim.
+// Spoil records that the outcome of the work of a transaction is unknown. If the work has committed the claim together
+// with its writes, the claim is found by the nonce of the reservation.
 func Spoil(m *store.Methods, r *store.Reservation, reason error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()

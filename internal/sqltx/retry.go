@@ -10,11 +10,11 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// UndoneError is the error of a transaction that was undone, for certain, by no fault of its own, so that it is worth
-// another try. It may have no cause besides that.
+// UndoneError is the error of a transaction that was certainly undone, for a reason outside the transaction, so that a
+// retry may succeed. Cause may be nil.
 type UndoneError struct {
 	Cause error
-	// Early is set if the work was not run.
+	// Early means that the work was not run.
 	Early bool
 }
 
@@ -30,30 +30,30 @@ func (e *UndoneError) Error() string {
 func (e *UndoneError) Unwrap() error { return e.Cause }
 
 const (
-	// MaxTries is how often a transaction is run that the server undoes. On a cluster, each time another transaction of
-	// the same key, or about the same row, was committed.
+	// MaxTries is the most times that a transaction is run if the server undoes it each time. On a cluster, each undo
+	// means that another transaction of the same key, or about the same row, was committed.
 	MaxTries = 10
-	// MaxUndone is how often statements of the store itself are tried, and transactions whose work was not run.
+	// MaxUndone is the most times that the store's own statements are tried, and transactions whose work was not run.
 	MaxUndone = 20
 )
 
-// How long transactions that were undone keep out of each other's way.
+// The shortest and the longest pause before a transaction that was undone is tried again.
 const (
 	minUndonePause = 2 * time.Millisecond
 	maxUndonePause = 100 * time.Millisecond
 )
 
-// PauseUndone waits after a number of tries that were undone. It reports whether the caller still waits.
+// PauseUndone pauses after a number of tries that were undone. It returns false if ctx has ended.
 func PauseUndone(ctx context.Context, tries int) bool {
 	return backoff.Sleep(ctx, backoff.Jittered(minUndonePause, maxUndonePause, tries))
 }
 
-// Retry runs tries until one is not undone by the server. An error of the work does not make it run again, though it
-// may wrap the UndoneError of a transaction inside of the work; nor does the work run again if that transaction may have
-// been committed. It reports gaveUp if each try was undone.
+// Retry calls try until the server does not undo the transaction. An error of the work ends the retries, even if it
+// wraps the UndoneError of a transaction inside the work. The work is also not run again if a transaction inside it may
+// have been committed. gaveUp reports that every try was undone.
 //
-// With startOnly the deadline of ctx bounds the wait until the work starts, and not the work: after the work, a further
-// try has as much time to start as the first one had. The work returns no error of its own then.
+// With startOnly the deadline of ctx bounds the wait until the work starts, but not the work. After the work has run, a
+// further try has as much time to start as the first try had. The work returns no error of its own in this case.
 func Retry(ctx context.Context, startOnly bool, try func(ctx context.Context) error) (gaveUp bool, err error) {
 	caller := ctx
 	deadline, bounded := ctx.Deadline()
@@ -82,7 +82,7 @@ func Retry(ctx context.Context, startOnly bool, try func(ctx context.Context) er
 	}
 }
 
-// CommitUnless returns what a transaction does whose work has returned an error, or none.
+// CommitUnless returns the action of a transaction whose work returned err: a rollback for an error, a commit for nil.
 func CommitUnless(err error) (store.TxAction, error) {
 	if err != nil {
 		return store.TxRollback, err
@@ -90,8 +90,8 @@ func CommitUnless(err error) (store.TxAction, error) {
 	return store.TxCommit, nil
 }
 
-// Undisturbed returns when the caller's time is up, at the latest after a limit. A caller that leaves earlier does not
-// count.
+// Undisturbed returns the deadline of ctx, or the time after limit if that is earlier. It
+// ignores a cancellation of ctx.
 func Undisturbed(ctx context.Context, limit time.Duration) time.Time {
 	latest := time.Now().Add(limit)
 	if until, bounded := ctx.Deadline(); bounded && until.Before(latest) {

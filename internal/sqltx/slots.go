@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Slots bound how many transactions hold connections of a pool at a time. What is left is for what their handlers ask the
-// same pool beside their transactions: without it each handler would wait for another one to end.
+// Slots limits how many transactions hold connections of a pool at a time. The other connections are for what handlers
+// ask the same pool outside their transactions. Without them, each handler could wait for another handler to end.
 type Slots struct {
 	size    func() int
 	mu      sync.Mutex
@@ -17,11 +17,12 @@ type Slots struct {
 	waiting []chan struct{} // the oldest first; each is closed when it gets its slot
 }
 
-// NewSlots leaves a quarter of a pool free, at least one connection, and bounds nothing of a pool without a bound. A pool of
-// one connection has none to leave. The size is read each time, because services set it when they like.
+// NewSlots returns slots that leave a quarter of a pool free, and at least one connection. A pool of one
+// connection leaves none. A pool without a limit has any number of slots. The size is read each time, because a
+// service may change it at any time.
 func NewSlots(size func() int) *Slots { return &Slots{size: size} }
 
-// bound returns how many slots there are; zero for a pool without a bound.
+// bound returns the number of slots, or zero if the pool has no limit.
 func (s *Slots) bound() int {
 	size := s.size()
 	if size <= 0 {
@@ -30,8 +31,9 @@ func (s *Slots) bound() int {
 	return max(size-max(size/4, 1), 1)
 }
 
-// Take waits for a slot, and returns what gives it back. A transaction inside of the work of another one needs none: it
-// is what the rest of the pool is left for, and the slots may all be held by work that waits for such a one.
+// Take waits for a slot, and returns a function that gives the slot back. A transaction inside the work of another
+// transaction needs no slot: the rest of the pool is left for such transactions, and all slots may be held by work
+// that waits for one of them.
 func (s *Slots) Take(ctx context.Context, inside bool) (give func(), err error) {
 	if s == nil || inside {
 		return func() {}, nil
@@ -56,7 +58,7 @@ func (s *Slots) Take(ctx context.Context, inside bool) (give func(), err error) 
 	defer s.mu.Unlock()
 	at := slices.Index(s.waiting, turn)
 	if at < 0 {
-		return s.give, nil // it came at the same moment
+		return s.give, nil // the slot was granted at the same moment
 	}
 	s.waiting = slices.Delete(s.waiting, at, at+1)
 	return nil, fmt.Errorf("%w: its share of %d connections for transactions was in use: %w", ErrExhausted, bound,
@@ -71,7 +73,7 @@ func (s *Slots) give() {
 	s.grant(s.bound())
 }
 
-// grant gives the slots that are free to the transactions that wait. The caller holds the lock.
+// grant gives the free slots to waiting transactions. The caller holds the lock.
 func (s *Slots) grant(bound int) {
 	for len(s.waiting) > 0 && (bound == 0 || s.taken < bound) {
 		s.taken++
@@ -80,12 +82,13 @@ func (s *Slots) grant(bound int) {
 	}
 }
 
-// ErrExhausted says that a transaction found no connection for as long as its caller waited.
+// ErrExhausted is returned when a transaction got no connection for as long as its caller waited.
 var ErrExhausted = errors.New("the pool is exhausted, for as long as the caller waited. The likely cause is a " +
 	"handler that asks its pool for a second connection while it holds one: let it use the transaction, " +
 	"or make the pool larger")
 
-// Exhausted names the reason of an error by which a pool gave no connection, if all of its connections were in use.
+// Exhausted wraps the error of a pool that returned no connection in [ErrExhausted], if all of the
+// pool's connections were in use.
 func Exhausted(ctx context.Context, err error, used, size int) error {
 	if err == nil || ctx.Err() == nil || size <= 0 || used < size {
 		return err

@@ -6,14 +6,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Waits wakes the callers that wait for a record, when this process settles it. A record is kept for as long as a caller
-// waits for it.
+// Waits wakes the callers that wait for a record when this process settles the record. It keeps a record as long
+// as a caller waits for it.
 type Waits struct {
 	mu    sync.Mutex
 	waits map[store.ID]*Wait
 }
 
-// Wait is what the callers that wait for one record share.
+// Wait is shared by the callers that wait for one record.
 type Wait struct {
 	// Settled is closed when the record is settled.
 	Settled chan struct{}
@@ -36,7 +36,7 @@ func (w *Waits) Watch(id store.ID) *Wait {
 	return one
 }
 
-// Leave ends a wait. The last one to leave takes the record away.
+// Leave ends a wait. The last caller to leave removes the record.
 func (w *Waits) Leave(id store.ID, one *Wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +56,7 @@ func (w *Waits) Wake(id store.ID) {
 	}
 }
 
-// Len returns how many records are waited for.
+// Len returns the number of records that callers wait for.
 func (w *Waits) Len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
