@@ -182,8 +182,8 @@ func (g *Gate) Lost(err error) {
 	}
 }
 
-// SQL returns the *sql.Tx of the transaction, by which database/sql uses the connection that connect returns. It is over
-// if the handler has returned.
+// SQL returns the *sql.Tx of the transaction. It uses the connection that connect returns. It has ended if
+// the handler has returned.
 func (g *Gate) SQL(b *Bridge, connect func() driver.Conn) *sql.Tx {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -26,13 +26,13 @@ type appTx interface {
 	scan(ctx context.Context, statement string, args []any, dest ...any) error
 }
 
-// errNoRow is what scan returns without a row.
+// errNoRow is returned by scan if there is no row.
 var errNoRow = errors.New("no row")
 
 // errNoTx is returned for a transaction that is nil.
 var errNoTx = errors.New("postgres: there is no transaction: pass one, such as onceward.Tx(ctx) or postgres.Tx(ctx)")
 
-// ofSQL is a transaction of database/sql.
+// ofSQL returns a transaction of database/sql as an appTx.
 func ofSQL(tx *sql.Tx) (appTx, error) {
 	if tx == nil {
 		return nil, errNoTx
@@ -40,7 +40,7 @@ func ofSQL(tx *sql.Tx) (appTx, error) {
 	return sqlTx{tx}, nil
 }
 
-// ofPgx is a transaction of pgx.
+// ofPgx returns a transaction of pgx as an appTx.
 func ofPgx(tx pgx.Tx) (appTx, error) {
 	if tx == nil {
 		return nil, errNoTx
@@ -82,7 +82,7 @@ func (t sqlTx) scan(ctx context.Context, statement string, args []any, dest ...a
 }
 
 const (
-	// rememberEvent waits for another transaction that has noted the same and has not ended.
+	// rememberEvent waits for another transaction that has recorded the same event and has not ended.
 	rememberEvent = `INSERT INTO @inbox (applied_at, event_id, consumer) VALUES (@now(), $1, $2)
 		ON CONFLICT (event_id, consumer) DO NOTHING`
 	selectEvents = `SELECT consumer, applied_at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
@@ -98,8 +98,8 @@ func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID
 	return s.remember(ctx, app, consumer, eventID)
 }
 
-// ApplyEvent is [inbox.Inbox.Do] in a transaction of pgx, such as [Tx] gives. The inbox is over a store of this
-// package.
+// ApplyEvent does what [inbox.Inbox.Do] does, in a transaction of pgx such as the one that [Tx] returns. The inbox must
+// be over a store of this package.
 func ApplyEvent(
 	ctx context.Context, box *inbox.Inbox, tx pgx.Tx, consumer, eventID string, fn func(ctx context.Context) error,
 ) (applied bool, err error) {
@@ -121,20 +121,21 @@ func ApplyEvent(
 	return true, fn(ctx)
 }
 
-// remember notes an event, and reports whether it is new.
+// remember records an event, and reports whether it is new.
 func (s *Store) remember(ctx context.Context, app appTx, consumer, eventID string) (first bool, err error) {
 	if err := s.writable(); err != nil {
 		return false, err
 	}
 	written, err := app.exec(ctx, s.render(rememberEvent), []byte(eventID), []byte(consumer))
 	if err == nil && written == 0 {
-		// The transaction that noted it may have been cut off from the standbys, and this one may write nothing.
+		// The commit that recorded the event may have been cut off from the standbys, and this transaction may write
+		// nothing, so that its own commit would not wait for them.
 		err = unavailable(replicated(ctx, s.asking))
 	}
 	return written == 1, err
 }
 
-// PurgeEvents implements [inbox.Store], by the SQL function that a scheduler may call too.
+// PurgeEvents implements [inbox.Store] with the SQL function that a scheduler may also call.
 func (s *Store) PurgeEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, purgeEvents, age, limit)
 }
@@ -167,7 +168,7 @@ func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
 	return err
 }
 
-// LockName is [Store.LockName] in a transaction of pgx, such as [Tx] gives.
+// LockName does what [Store.LockName] does, in a transaction of pgx such as the one that [Tx] returns.
 func LockName(ctx context.Context, tx pgx.Tx, name string) error {
 	app, err := ofPgx(tx)
 	if err != nil {
@@ -177,7 +178,7 @@ func LockName(ctx context.Context, tx pgx.Tx, name string) error {
 	return err
 }
 
-// nameKey is the key of the lock of a name.
+// nameKey returns the key of the lock of a name.
 func nameKey(name string) int64 {
 	sum := sha256.Sum256([]byte("onceward natural key\x00" + name))
 	return int64(binary.BigEndian.Uint64(sum[:]))
@@ -192,7 +193,7 @@ func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (na
 	return upsert(ctx, app, u)
 }
 
-// UpsertRow is [Store.UpsertRow] in a transaction of pgx, such as [Tx] gives.
+// UpsertRow does what [Store.UpsertRow] does, in a transaction of pgx such as the one that [Tx] returns.
 func UpsertRow(ctx context.Context, tx pgx.Tx, u natural.Upsert) (natural.Outcome, error) {
 	app, err := ofPgx(tx)
 	if err != nil {
@@ -201,7 +202,7 @@ func UpsertRow(ctx context.Context, tx pgx.Tx, u natural.Upsert) (natural.Outcom
 	return upsert(ctx, app, u)
 }
 
-// upsert inserts a row or updates it, and says what it did.
+// upsert inserts or updates a row, and returns the outcome.
 func upsert(ctx context.Context, app appTx, u natural.Upsert) (natural.Outcome, error) {
 	if err := u.Check(); err != nil {
 		return 0, err
@@ -220,9 +221,10 @@ func upsert(ctx context.Context, app appTx, u natural.Upsert) (natural.Outcome, 
 	}
 }
 
-// upsertStatement returns no row if nothing was written. That a row was there already is noted, until the transaction
-// ends, by the condition of the update, under a mark that no other statement has: what a row itself would tell by its
-// system columns it does not tell in a partitioned table.
+// upsertStatement returns the statement of an upsert and its arguments. The statement returns no row if it writes
+// nothing. If the row exists already, the condition of the update sets a variable to mark, which no other
+// statement has; the variable lasts until the transaction ends. The system columns of the row would show the same,
+// but not in a partitioned table.
 func upsertStatement(u *natural.Upsert, mark string) (string, []any) {
 	var b strings.Builder
 	var args []any
@@ -240,7 +242,7 @@ func upsertStatement(u *natural.Upsert, mark string) (string, []any) {
 		table.Sanitize(), strings.Join(names, ", "), strings.Join(places, ", "), strings.Join(key, ", "))
 	written := names[len(u.Key):]
 	if len(written) == 0 {
-		written = key // a row that is there is locked and told of, though nothing changes
+		written = key // an existing row is locked and returned, although nothing changes
 	}
 	b.WriteString(`UPDATE SET `)
 	for i, name := range written {

@@ -39,7 +39,7 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 	return entries, unavailable(err)
 }
 
-// PurgeAudit implements [store.Auditor], by the SQL function that a scheduler may call too.
+// PurgeAudit implements [store.Auditor] with the SQL function that a scheduler may also call.
 func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, purgeAudit, age, limit)
 }
@@ -60,7 +60,7 @@ func scanAudit(row pgx.CollectableRow) (e store.AuditEntry, err error) {
 	return e, err
 }
 
-// listNewest reads the entries of an audit that a filter chooses, the newest first.
+// listNewest reads the audit entries that match a filter, the newest first.
 func listNewest[T any](
 	ctx context.Context, s *Store, statement string, f *store.AuditFilter, read pgx.RowToFunc[T],
 ) ([]T, error) {
@@ -108,7 +108,7 @@ func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) ([]stor
 	})
 }
 
-// PurgeExecutions implements [store.ExecutionAuditor], by the SQL function that a scheduler may call too.
+// PurgeExecutions implements [store.ExecutionAuditor] with the SQL function that a scheduler may also call.
 func (s *Store) PurgeExecutions(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, purgeExecutions, age, limit)
 }

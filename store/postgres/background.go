@@ -11,7 +11,7 @@ const (
 	reap  = `SELECT @reap($1, $2)`
 )
 
-// Sweep implements [store.Sweeper], by the SQL function that a scheduler may call too.
+// Sweep implements [store.Sweeper] with the SQL function that a scheduler may also call.
 func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	if err := s.writable(); err != nil {
 		return 0, err
@@ -23,8 +23,8 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	return len(hashes), unavailable(err)
 }
 
-// Reap implements [store.Reaper], by the SQL function that a scheduler may call too. It also forgets late completions
-// that are 90 days old.
+// Reap implements [store.Reaper] with the SQL function that a scheduler may also call. It also deletes late
+// completions that are 90 days old.
 func (s *Store) Reap(ctx context.Context, limit int, soft bool) (reaped int, err error) {
 	if err := s.writable(); err != nil {
 		return 0, err

@@ -11,22 +11,23 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The limits of a batch: so many items, and about so many bytes, that it does not hold up those behind it.
+// The limits of a batch, in items and approximately in bytes. A larger batch would delay the items
+// that wait for the next one.
 const (
 	maxBatch      = 256
 	maxBatchBytes = 4 << 20
-	// batchTimeout ends a batch that the server does not answer. It is the batch's own: no caller who leaves ends it.
+	// batchTimeout bounds a batch that the server does not answer. A caller that leaves does not end the batch.
 	batchTimeout = 30 * time.Second
 )
 
-// batcher gathers the items of concurrent callers. A lane is a connection with a batch on the wire: an item that finds a
-// lane free goes at once, and while all are busy what arrives gathers, and goes in one round trip when one is free.
-// Nothing is held back by a timer.
+// batcher gathers the items of concurrent callers. A lane is a connection with a batch on the wire. An item that finds
+// a free lane is sent at once. While all lanes are busy, items gather, and they are sent in one round trip when a lane
+// is free. No timer delays an item.
 type batcher struct {
 	pool       *ownPool
-	statements []*statement // by their shapes
+	statements []*statement // indexed by shape
 	unnamed    bool
-	// lanes is how many batches may be on the wire at once, and largest how many items a batch has.
+	// lanes is the most batches that may be on the wire at once, and largest is the most items of a batch.
 	lanes, largest int
 
 	mu      sync.Mutex
@@ -38,8 +39,8 @@ type batcher struct {
 
 var errClosed = errors.New("the store is closed")
 
-// do hands an item in and waits for its answer. A caller who leaves takes its item along if that is still waiting; else
-// its answer is dropped.
+// do adds an item to the queue and waits for its answer. If ctx ends first, do removes the item if it is still in the
+// queue; otherwise the answer is dropped.
 func (b *batcher) do(ctx context.Context, t *item) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -84,7 +85,7 @@ func (b *batcher) withdraw(t *item) {
 	}
 }
 
-// lane runs batches until nothing is left to do.
+// lane runs batches until the queue is empty.
 func (b *batcher) lane() {
 	for {
 		items := b.take()
@@ -95,8 +96,9 @@ func (b *batcher) lane() {
 	}
 }
 
-// take takes what has gathered, or ends the lane. A statement writes a record once: of several writes of a kind the first
-// goes, and the others wait for the next batch. Reservations of one key share a look.
+// take removes the items of the next batch from the queue, or ends the lane if there are none. A statement writes a
+// record once: of several items of one kind for the same record, the first is taken, and the others wait for the next
+// batch. Reservations of one key are taken together, because they share a look.
 func (b *batcher) take() (items []*item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,18 +127,18 @@ func (b *batcher) take() (items []*item) {
 	return items
 }
 
-// wanted is what an item writes.
+// wanted identifies what an item writes.
 type wanted struct {
 	kind kind
 	id   [16]byte
 }
 
-// hurry bounds how long an item that is tried again waits for the lock of its record: its batch has waited already, and
-// each item delays those behind it.
+// hurry bounds how long an item that is retried waits for the lock of its record: its batch has already waited, and
+// each item delays the items after it.
 var hurry = statement{text: `SELECT set_config('lock_timeout', '20ms', true)`}
 
-// run answers items. What fails together is tried again one by one, so that one that the server refuses does not fail
-// its neighbours; every kind of item may be repeated.
+// run sends items and answers their callers. If a batch fails, its items are retried one by one, so that an item that
+// the server refuses does not fail the others. Every kind of item may be repeated.
 func (b *batcher) run(items []*item) {
 	slices.SortStableFunc(items, compareItems)
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
@@ -155,27 +157,28 @@ func (b *batcher) run(items []*item) {
 	}
 }
 
-// attempt runs a batch, and again if its connection turned out dead or the server undid it.
+// attempt runs a batch, and repeats it if its connection turned out to be dead or the server undid it.
 func (b *batcher) attempt(ctx context.Context, items []*item, hurried bool) error {
 	resent, err := b.pool.repeated(ctx, func() error { return b.send(ctx, items, hurried) })
 	if err == nil && resent {
-		err = unavailable(replicated(ctx, b.pool)) // it may have found what the first one did
+		err = unavailable(replicated(ctx, b.pool)) // the second try may have found what the first one committed
 	}
 	return err
 }
 
-// lost reports whether an error came from the connection, not from the server's judgement.
+// lost reports whether an error means that the connection was lost, and not that the server refused a statement.
 func lost(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return true
 	}
-	severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity) // the other field may be in the server's own language
+	severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity) // the other field may be translated
 	return severity == "FATAL" || severity == "PANIC"
 }
 
-// send makes the round trip, and again if what was prepared on its connection has been discarded, as by a hook of the
-// pool that the connections of the store were made after. Any other one may lack it too.
+// send makes the round trip. If the statements that were prepared on the connection have been discarded, as by a hook
+// that the store's pool has taken over from the application's pool, send prepares them again and repeats the round trip
+// on the same connection, because any other connection may lack them too.
 func (b *batcher) send(ctx context.Context, items []*item, hurried bool) error {
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
@@ -190,7 +193,7 @@ func (b *batcher) send(ctx context.Context, items []*item, hurried bool) error {
 	return err
 }
 
-// sendOn makes the round trip: the statements of each kind that is there, all in one transaction.
+// sendOn makes the round trip: a statement for each kind of item in the batch, all in one transaction.
 func (b *batcher) sendOn(ctx context.Context, trip pipeline, items []*item, hurried bool) error {
 	deadline, _ := ctx.Deadline()
 	if err := trip.prepare(ctx, deadline, b.statements...); err != nil {
@@ -220,7 +223,7 @@ func (b *batcher) sendOn(ctx context.Context, trip pipeline, items []*item, hurr
 	return err
 }
 
-// close waits for the batches under way; what still waits is answered by them.
+// close refuses new items, and waits until all queued items are answered.
 func (b *batcher) close() {
 	b.mu.Lock()
 	b.closed = true

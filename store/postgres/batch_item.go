@@ -12,13 +12,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// kind is what an item asks for.
+// kind is the kind of call that an item makes.
 type kind uint8
 
-// The kinds of item, in the order in which a round trip sends them. All is sent before anything is read: a server that
-// cannot get rid of large answers to be replayed would not take large answers to be stored, and both sides would wait.
-// So what is large to send goes before what is large to receive. Heartbeats are neither, and before completions they
-// are not told that a lease is lost whose answer travels with them.
+// The kinds of items, in the order in which a round trip sends them. Everything is sent before anything is read. A
+// server that is blocked while it sends large answers to be replayed would not receive large answers to be stored, and
+// both sides would wait. So completions, which may be large to send, go before reservations, whose replies may be
+// large. Heartbeats are small. They go before completions, so that a heartbeat is not reported as lost because the
+// answer of its lease is in the same round trip.
 const (
 	kindExtend kind = iota
 	kindComplete
@@ -26,49 +27,51 @@ const (
 	kinds
 )
 
-// shape is that of a statement: for any number of items of a kind, or for one, which costs the server half.
+// shape is the shape of a statement: for any number of items of a kind, or for a single item, which
+// costs the server half as much.
 type shape uint8
 
-// The shapes of the statements: of each kind the one for many, in the order of the kinds, and then the one for one.
+// The shapes of the statements: first the statements for many items, in the order of the kinds, and then the
+// statements for a single item.
 const (
 	shapeOne = shape(kinds)
 	shapes   = 2 * shapeOne
 )
 
-// outcome is what came of an item.
+// outcome is the outcome of an item.
 type outcome uint8
 
-// The outcomes. A reservation without a row met a record that was made at the same moment, a write without one was
-// refused.
+// The outcomes. outcomeNone means that no row was returned for the item: a reservation met a record that was made at
+// the same moment, or a write was refused.
 const (
 	outcomeNone    outcome = iota
-	outcomeRead            // of a reservation: the record as it stands
+	outcomeRead            // of a reservation: the existing record
 	outcomeCreated         // of a reservation: a record was made
 	outcomeWritten         // of a heartbeat or an answer
 )
 
-// item is one call in a batch: what is asked, and how it was answered.
+// item is one call in a batch, with its answer.
 type item struct {
 	kind    kind
 	id      [16]byte
 	attempt int64
 	span    int64        // the lease
-	made    store.Record // of a reservation: the record that it makes
-	row     row          // what is written
+	made    store.Record // the record that a reservation makes
+	row     row          // the columns that are written
 	outcome outcome
 	now     int64
-	found   row   // of a reservation: the record as it stands
-	due     int64 // of a write: what the column holds now
+	found   row   // of a reservation: the existing record
+	due     int64 // of a write: the new value of the column due
 
-	// done is closed when the item is answered, or err says why it was not.
+	// done is closed when the item has an answer or an error, which is err.
 	done chan struct{}
 	err  error
 }
 
-// size is about what the item takes on the wire.
+// size returns the approximate size of the item on the wire.
 func (t *item) size() int { return 256 + len(t.row.body) + len(t.row.header) }
 
-// compareItems puts items into the order in which every batch locks them.
+// compareItems compares items by the order in which every batch locks their records.
 func compareItems(a, b *item) int {
 	if a.kind != b.kind {
 		return int(a.kind) - int(b.kind)
@@ -76,7 +79,7 @@ func compareItems(a, b *item) int {
 	return bytes.Compare(a.id[:], b.id[:])
 }
 
-// reserveItem asks for the right to execute.
+// reserveItem returns the item of a reservation.
 func reserveItem(r *store.Reservation, id [16]byte) *item {
 	t := &item{
 		kind: kindReserve, id: id, span: r.Lease.Microseconds(),
@@ -101,20 +104,20 @@ func completeItem(id [16]byte, attempt int64, done *store.Completion) *item {
 	return t
 }
 
-// granted is the record that a reservation has made.
+// granted returns the record that a reservation has made.
 func (t *item) granted() store.Record {
 	rec := t.made
 	rec.Attempt, rec.CreatedAt, rec.LeaseUntil = t.found.attempt, fromMicros(t.now), fromMicros(t.now+t.span)
 	return rec
 }
 
-// sharesLook reports whether two items are reservations of one key: the first is sent for both.
+// sharesLook reports whether two items are reservations of one key. Only the first one is sent.
 func (t *item) sharesLook(other *item) bool {
 	return t.kind == kindReserve && other.kind == t.kind && t.id == other.id
 }
 
-// shareLooks answers reservations of one key by what the first of them found. If that has made the record, or met one
-// that was made at the same moment, the others ask again.
+// shareLooks answers the reservations of one key with the record that the first of them found. If the first one made
+// the record, or met a record that was made at the same moment, the others are sent again.
 func shareLooks(items []*item) {
 	for i, t := range items[1:] {
 		if first := items[i]; t.sharesLook(first) && first.outcome == outcomeRead {
@@ -123,7 +126,7 @@ func shareLooks(items []*item) {
 	}
 }
 
-// array returns one value of each item, as the driver encodes an array of a type.
+// array returns one value of each item, encoded by the driver as an array.
 func array[T any](trip *pipeline, oid uint32, items []*item, of func(t *item) T) []byte {
 	elements := make([]T, len(items))
 	for i, t := range items {
@@ -136,13 +139,13 @@ func array[T any](trip *pipeline, oid uint32, items []*item, of func(t *item) T)
 	return encoded
 }
 
-// sending is a statement of a round trip, and the items that it is for.
+// sending is a statement of a round trip, with its items.
 type sending struct {
 	shape shape
 	items []*item
 }
 
-// sendings chooses the statements of a round trip, for items that are in their order.
+// sendings chooses the statements of a round trip. The items are sorted by compareItems.
 func sendings(items []*item) (sent []sending) {
 	for len(items) > 0 {
 		n := 0
@@ -160,7 +163,7 @@ func sendings(items []*item) (sent []sending) {
 	return sent
 }
 
-// arguments are those of a statement.
+// arguments returns the arguments of the statement.
 func (s *sending) arguments(trip *pipeline) [][]byte {
 	if s.shape >= shapeOne {
 		return s.items[0].arguments(trip)
@@ -196,7 +199,7 @@ func (s *sending) arguments(trip *pipeline) [][]byte {
 	}
 }
 
-// arguments are those of the statement for the item alone.
+// arguments returns the arguments of the statement for a single item.
 func (t *item) arguments(trip *pipeline) [][]byte {
 	r := &t.row
 	switch t.kind {
@@ -215,25 +218,26 @@ func (t *item) arguments(trip *pipeline) [][]byte {
 	}
 }
 
-// made are the columns that a reservation writes.
+// made is the list of the columns that a reservation writes.
 const made = `(id, attempt, due, retention, created_at, downstream_secret, state, version, resumable, nonce, fingerprint, operation, scope,
 				key, key_uuid, trace_id)`
 
-// noColumns are as many as a record has but its id and its attempt.
+// noColumns has a NULL for each column of a record except id and attempt.
 var noColumns = strings.Repeat(", NULL", strings.Count(columns, ","))
 
-// batchStatements are the statements of a batch, by their shapes. Those for many items have an array for each column.
+// batchStatements holds the statements of a batch, indexed by shape. The statements for many items take
+// an array for each column.
 //
-// They must not depend on what the planner thinks of the table. Records are found by a look-up for each item, which
-// LIMIT keeps from becoming a join, and written through ON CONFLICT, which always goes by the primary key. The arrays
-// are in a subquery each, so that one plan serves batches of every size and is kept. A statement for one item compares
-// nothing but the name with what an index holds: zero is added to the state, because there is an index on it.
+// Their plans must not depend on the planner's statistics of the table. Records are found by a look-up for each item,
+// which LIMIT keeps from becoming a join, and are written with ON CONFLICT, which always uses the primary key. Each
+// array is in a subquery, so that one plan serves batches of every size and is kept. A statement for a single item can
+// only use the primary key: zero is added to the state, so that the index on the state is not used.
 //
-// Rows say which item they are for by its name, which no two items have.
+// A row names its item by the id of the record, which no two items of a statement share.
 var batchStatements = [shapes]string{
-	// A heartbeat or an answer changes a record that is in progress at its attempt. An item without a row was refused.
-	// Should the record have been removed since the look, nothing may be made in its place: what would be has the state
-	// 0, and the division by that stops the statement.
+	// A heartbeat or an answer changes a record that is in progress at its attempt. An item for which no row is
+	// returned was refused. If the record was removed after the look, no record may be inserted in its place: the
+	// inserted row would have the state 0, and the division by the state fails the statement.
 	kindExtend: `INSERT INTO @record AS r (id, attempt, due, retention, state, version, fingerprint, operation, scope)
 		SELECT u.id, u.attempt, n.now + u.span, 0, 0, 0, '', '', ''
 		FROM (SELECT @now() AS now) AS n
@@ -259,9 +263,10 @@ var batchStatements = [shapes]string{
 		WHERE r.attempt = excluded.attempt AND r.state IN (10, 11)
 		RETURNING r.id, r.due, r.attempt, r.state, 1 / r.state`,
 
-	// A reservation makes a record where there is none, or hands it back as it stands. It takes none over: that is rare,
-	// and the state machine's to do. Looking first keeps a duplicate from waiting for a transaction that changes its
-	// record. No row comes if another one made the record since the look.
+	// A reservation makes a record if there is none, and otherwise returns the record as it is. It takes no
+	// record over: that is rare, and is left to the state machine. The statement looks first, so that a
+	// duplicate does not wait for a transaction that changes its record. No row is returned if another
+	// transaction made the record after the look.
 	kindReserve: `WITH n AS MATERIALIZED (SELECT @now() AS now), q AS MATERIALIZED (
 			SELECT u.id AS asked, u.nonce AS asking, u.span, u.kept, u.secret, u.code, u.print, u.name, u.place, u.word, u.uuid, u.trace, s.*
 			FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]),
@@ -326,9 +331,9 @@ func (s *sending) readOutcome(raw [][]byte) error {
 	}
 }
 
-// itemNamed is the item that has the name in the first column, of items in the order of their names, which no two have.
+// itemNamed returns the item whose id is in the first column. The items are sorted by id, and no two have the same id.
 func itemNamed(v *values, items []*item) (*item, error) {
-	wanted := item{kind: items[0].kind, id: [16]byte(v.fixed(reservedID, 16))} // which is writtenID
+	wanted := item{kind: items[0].kind, id: [16]byte(v.fixed(reservedID, 16))} // writtenID is the same column
 	i, found := slices.BinarySearchFunc(items, &wanted, compareItems)
 	if v.err != nil || !found {
 		return nil, fmt.Errorf("%w: a record that was not asked for: %x", errForeignReply, wanted.id)
@@ -346,7 +351,7 @@ func (t *item) readReserved(v *values) error {
 	}
 	t.now, t.found = v.int64(reservedNow), row{id: t.id}
 	if v.bool(reservedMade) {
-		t.outcome, t.found.attempt = outcomeCreated, v.int64(reservedRecord) // whose first column it is
+		t.outcome, t.found.attempt = outcomeCreated, v.int64(reservedRecord) // the record's first column
 	} else {
 		t.outcome = outcomeRead
 		v.row(&t.found, reservedRecord)

@@ -15,19 +15,19 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements by which a record is changed as [store.Step] says, under the lock of its row.
+// The statements that change a record as [store.Step] decides, under the lock of its row.
 const (
 	begin        = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END,
 		set_config('idle_in_transaction_session_timeout', '10s', true)`
 	lockRecord   = `SELECT ` + columns + ` FROM @record WHERE id = $1 FOR NO KEY UPDATE`
 	deleteRecord = `DELETE FROM @record WHERE id = $1`
-	// It returns a row in any case: what is not there is not read from a reply that is not there.
+	// getRecord always returns a row, so that a missing reply is not taken for a missing record.
 	getRecord = `SELECT $1::uuid, @now(), pg_is_in_recovery(), ` + columns + `
 		FROM (SELECT) AS one LEFT JOIN @record ON id = $1`
 )
 
-// The statements of a look whose replies are read, by their numbers in the round trip, and the columns of getRecord.
+// The numbers of the statements of a look whose replies are read, and the columns of getRecord.
 const (
 	lookedRecord, lookedMoment = 1, 2
 
@@ -39,8 +39,8 @@ var (
 	updateRecord = updateColumns(nil) + ` WHERE id = $1`
 )
 
-// setColumns returns the columns of a record, and what they are set to: the parameters from $2 on, or expressions with a
-// question mark for the parameter.
+// setColumns returns the columns of a record and the values that they are set to: the parameters from $2 on, or
+// expressions in which a question mark stands for the parameter.
 func setColumns(expressions map[string]string) (names, set []string) {
 	names = strings.Split(columns, ", ")
 	for i, name := range names {
@@ -53,13 +53,13 @@ func setColumns(expressions map[string]string) (names, set []string) {
 	return names, set
 }
 
-// insertColumns is the statement that makes a record, with the id as $1.
+// insertColumns returns the statement that inserts a record, with the id as $1.
 func insertColumns(expressions map[string]string) string {
 	names, set := setColumns(expressions)
 	return `INSERT INTO @record (id, ` + strings.Join(names, ", ") + `) VALUES ($1, ` + strings.Join(set, ", ") + `)`
 }
 
-// updateColumns is the beginning of the statement that changes all of a record.
+// updateColumns returns the beginning of the statement that updates all columns of a record.
 func updateColumns(expressions map[string]string) string {
 	names, set := setColumns(expressions)
 	for i, name := range names {
@@ -73,18 +73,18 @@ type changed struct {
 	before, after store.Record
 	outcome       store.Transition
 	now           time.Time
-	// found is the row that was there, if exists says that there was one, and wrote the one that took its place.
+	// found is the row before the event, if exists is true. wrote is the row after it.
 	found, wrote row
 	exists       bool
 }
 
-// change applies an event to a record in a transaction of its own. It is the way of everything that is rare; what is
-// frequent goes through the batcher.
+// change applies an event to a record in a transaction of its own. It is used for rare events; frequent
+// events go through the batcher.
 func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
 	if err := s.writable(); err != nil {
 		return c, err
 	}
-	// Nothing was written then, or, of a reservation, nothing that its nonce would not find again.
+	// After these errors nothing was written, or a reservation was written that its nonce finds again.
 	again := func(err error) bool {
 		return undone(err) || s.lostRace(err) || errors.Is(err, errNotBegun) ||
 			event.Kind == store.EventReserve && errors.Is(err, errUnanswered)
@@ -92,22 +92,22 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 	err = repeatOn(ctx, again, func() error {
 		c, err = s.changeOnce(ctx, id, event)
 		if errors.Is(err, errUnanswered) && event.Kind != store.EventReserve {
-			// A change whose outcome cannot be learned is not made again: an event without a fence, such as a bust,
-			// would meet what came since.
+			// A change whose outcome cannot be found out is not repeated: an event without a fence, such as a bust,
+			// would apply to a record that was made since.
 			err = s.landed(ctx, id, &c, err)
 		}
 		return err
 	})
 	if err == nil && c.outcome.Effect == store.EffectNone && event.Kind != store.EventReserve {
-		err = unavailable(replicated(ctx, s.asking)) // its own call may have been cut off from the standbys
+		err = unavailable(replicated(ctx, s.asking)) // an earlier commit may have been cut off from the standbys
 	}
 	return c, err
 }
 
-// errNotBegun says that the connection turned out dead before anything was written.
+// errNotBegun is the error of a change whose connection turned out to be dead before anything was written.
 var errNotBegun = errors.New("not begun")
 
-// errUnanswered says that the reply to COMMIT did not come.
+// errUnanswered is the error of a change whose COMMIT was not answered.
 var errUnanswered = errors.New("it is not known yet what became of the commit")
 
 func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
@@ -119,7 +119,7 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 	hash := s.hash(id)
 	err = s.look(ctx, conn.Conn(), id, hash, &event, &c)
 	if err != nil && conn.Conn().IsClosed() && ctx.Err() == nil {
-		s.own.Reset() // the others are likely dead too
+		s.own.Reset() // the other connections are probably dead too
 		return c, fmt.Errorf("%w: %w", errNotBegun, err)
 	}
 	noteStandby(conn.Conn(), err)
@@ -131,14 +131,14 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 	}
 	err = s.write(ctx, conn.Conn(), hash, &c)
 	if err != nil && lost(err) {
-		s.own.Reset() // the others are likely dead too
+		s.own.Reset() // the other connections are probably dead too
 		err = fmt.Errorf("%w: %w", errUnanswered, err)
 	}
 	return c, unavailable(err)
 }
 
-// look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh
-// token. All of it ends with a caller who leaves.
+// look begins a transaction and reads a record under its lock, with the clock and, if the event takes one, a new
+// token. It stops when ctx ends.
 func (s *Store) look(
 	ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]byte, event *store.Event, c *changed,
 ) (err error) {
@@ -167,7 +167,7 @@ func (s *Store) look(
 	return err
 }
 
-// notFoundAsIs keeps what is said of a record, and wraps what is said of the database.
+// notFoundAsIs returns an error about a record unchanged, and wraps an error of the database.
 func notFoundAsIs(err error) error {
 	if errors.Is(err, store.ErrUnreadable) {
 		return err
@@ -175,8 +175,8 @@ func notFoundAsIs(err error) error {
 	return unavailable(err)
 }
 
-// write carries an effect out and commits, in one round trip. It does not ask the server to stop when the caller's time is
-// up: a commit that waits for a standby would be there without it.
+// write applies the effect and commits, in one round trip. It does not ask the server to stop when the caller's time is
+// up: a commit that waits for a standby would then be done without the standby.
 func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *changed) error {
 	trip := pipeline{conn: conn, unnamed: true}
 	switch {
@@ -186,7 +186,7 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 		r := &c.wrote
 		r.encode(&c.after, hash)
 		if c.found.attempt == r.attempt {
-			r.step = c.found.step // another call of the owner may look for it
+			r.step = c.found.step // another call of the owner may look for this step
 		}
 		statement := &s.sql.updateRecord
 		if !c.exists {
@@ -206,7 +206,7 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 	return err
 }
 
-// rollback ends a transaction, also for a caller who has left.
+// rollback rolls a transaction back, even if the caller has left.
 func rollback(conn *pgx.Conn, limit time.Duration) error {
 	if conn.IsClosed() || conn.PgConn().TxStatus() == statusIdle {
 		return nil
@@ -217,7 +217,7 @@ func rollback(conn *pgx.Conn, limit time.Duration) error {
 	return err
 }
 
-// get reads a record as it stands, and the clock, also where there is none.
+// get reads a record and the clock. It returns the clock even if there is no record.
 func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now time.Time, err error) {
 	if err := errors.Join(ctx.Err(), s.ready()); err != nil {
 		return rec, now, unavailable(err)
@@ -230,7 +230,7 @@ func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now tim
 	return rec, fromMicros(at), err
 }
 
-// read reads the row of an id, and the clock, on a second connection if the first one turns out dead.
+// read reads the row of an id, and the clock. If the first connection turns out to be dead, read uses a second one.
 func (s *Store) read(ctx context.Context, r *row) (at int64, err error) {
 	exists := false
 	_, err = s.own.repeated(ctx, func() (err error) {
@@ -243,7 +243,8 @@ func (s *Store) read(ctx context.Context, r *row) (at int64, err error) {
 	return at, err
 }
 
-// getOnce reads a row on one connection. What a standby does not have may be there all the same.
+// getOnce reads a row on one connection. On a standby it returns [ErrStandby], because a standby may
+// lack a record that exists.
 func (s *Store) getOnce(ctx context.Context, r *row) (at int64, exists bool, err error) {
 	conn, err := s.own.Acquire(ctx)
 	if err != nil {
@@ -269,12 +270,12 @@ func (s *Store) getOnce(ctx context.Context, r *row) (at int64, exists bool, err
 	return at, exists, err
 }
 
-// errNotLanded says that a change whose reply was lost was not made, for certain.
+// errNotLanded is the error of a change that was certainly not made, after its reply was lost.
 var errNotLanded = fmt.Errorf("%w: the commit did not land", errNotBegun)
 
-// landed finds out whether a change was made whose COMMIT was not answered: the record is looked at under its lock,
-// so that the transaction is over. It returns nil if the change was made, errNotLanded if it was not, and the cause if
-// that cannot be learned any more.
+// landed finds out whether a change was made whose COMMIT was not answered. It reads the record under its lock, so that
+// the transaction is over by then. It returns nil if the change was made, errNotLanded if it was not, and the cause if
+// that cannot be found out any more.
 func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error) error {
 	var now changed
 	err := learn(ctx, func(ctx context.Context) error {
@@ -286,7 +287,7 @@ func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error
 		return err
 	})
 	switch {
-	case err != nil: // not wrapped: it does not say what became of the change
+	case err != nil: // not wrapped: it is not about the outcome of the change
 		return fmt.Errorf("%w; then the record could not be read: %v", cause, err)
 	case c.madeOf(&now):
 		return nil
@@ -297,8 +298,9 @@ func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error
 	}
 }
 
-// learn asks what became of a commit that was not answered, until there is an answer or the caller has left, through a
-// restart of the server. A record that cannot be read, because a newer version has written it, stays so.
+// learn calls ask, which finds out the outcome of a commit that was not answered, until ask succeeds or ctx
+// ends. It continues through a restart of the server. It does not retry if the record cannot be read because a
+// newer version has written it.
 func learn(ctx context.Context, ask func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -311,14 +313,14 @@ func learn(ctx context.Context, ask func(ctx context.Context) error) error {
 	}
 }
 
-// The limits of learn: how long it asks, and the first and the longest pause between two questions.
+// The limits of learn: how long it continues, and the first and the longest pause between two calls of ask.
 const (
 	askTimeout  = 20 * time.Second
 	askPause    = 50 * time.Millisecond
 	maxAskPause = time.Second
 )
 
-// lookAgain reads a record while nothing changes it.
+// lookAgain reads a record under its lock.
 func (s *Store) lookAgain(ctx context.Context, id store.ID, now *changed) error {
 	conn, err := s.own.Acquire(ctx)
 	if err != nil {
@@ -331,10 +333,9 @@ func (s *Store) lookAgain(ctx context.Context, id store.ID, now *changed) error 
 	return rollback(conn.Conn(), lookTimeout)
 }
 
-// madeOf reports whether the record is what the change made of it. No other change makes an equal row: a grant has
-// the nonce of its caller, and other events set due from the server's clock, which is read under the lock of the row.
-// A checkpoint and a rewrite set none of these: an equal row then has the effect that was asked for, whichever call
-// made it.
+// madeOf reports whether the record is as the change left it. No other change makes an equal row: a grant has the nonce
+// of its caller, and other events set due from the server's clock, which is read under the lock of the row. A
+// checkpoint and a rewrite set neither: an equal row then has the requested effect, whichever call made it.
 func (c *changed) madeOf(now *changed) bool {
 	if c.outcome.Effect == store.EffectRemove {
 		return !now.exists
@@ -342,12 +343,12 @@ func (c *changed) madeOf(now *changed) bool {
 	return now.exists && now.found.equal(&c.wrote)
 }
 
-// unmadeOf reports whether the record is what it was before the change.
+// unmadeOf reports whether the record is as it was before the change.
 func (c *changed) unmadeOf(now *changed) bool {
 	return now.exists == c.exists && now.found.equal(&c.found)
 }
 
-// equal reports whether two rows hold the same.
+// equal reports whether two rows are the same.
 func (r *row) equal(other *row) bool {
 	return reflect.DeepEqual(r, other)
 }

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// closeTimeout is how long what is under way may take to end when the store is closed.
+	// closeTimeout is how long running calls may take to end when the store is closed.
 	closeTimeout = 5 * time.Second
-	// hardTimeout is how long it may take then without its connections: on a busy machine it is not a matter of
-	// milliseconds.
+	// hardTimeout is how long they may then take without their connections. On a busy machine this may
+	// be more than milliseconds.
 	hardTimeout = 3 * time.Second
 )
 
-// Close ends what is under way and closes the connections that the store opened. What has not ended after 5 s has its
-// connections closed, as if the server had gone: a server may hang, and a handler may never return. The error says that
-// something is still under way 3 s after that.
+// Close waits for running calls and closes the connections that the store opened. After 5 s it closes the connections
+// of calls that are still running, as if the server had gone: a server may hang, and a handler may never return. Close
+// returns an error if something is still running 3 s after that.
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	ended := make(chan struct{})
@@ -51,7 +51,7 @@ func within(timeout time.Duration, event <-chan struct{}) bool {
 	}
 }
 
-// closeParts closes each part when what is under way in it has ended.
+// closeParts closes each part of the store after the calls in it have ended.
 func (s *Store) closeParts() {
 	s.replicas.close()
 	if s.batches != nil {
@@ -75,23 +75,23 @@ func (s *Store) closeParts() {
 	}
 }
 
-// sockets are the connections that a store opened, below what pgx makes of them. A pool waits for those that are in
-// use, and for the server's farewell to the others: closing them here ends both.
+// sockets holds the network connections that a store opened. Closing a pool waits for the connections in use, and for
+// the server to end the other connections. Closing the network connections ends both waits.
 type sockets struct {
-	dial pgconn.DialFunc // as it was without them
+	dial pgconn.DialFunc // the function that was configured
 
 	mu     sync.Mutex
 	open   map[*socket]struct{}
 	closed bool
 }
 
-// socket is one of them.
+// socket is a network connection that a store opened.
 type socket struct {
 	net.Conn
 	of *sockets
 }
 
-// Close closes the connection, and forgets it.
+// Close closes the connection and removes it from its sockets.
 func (s *socket) Close() error {
 	s.of.mu.Lock()
 	delete(s.of.open, s)
@@ -99,7 +99,7 @@ func (s *socket) Close() error {
 	return s.Conn.Close()
 }
 
-// dialing returns a function that connects as another does, and remembers the connection.
+// dialing returns a function that connects with dial and keeps the connection in s.
 func (s *sockets) dialing(dial pgconn.DialFunc) pgconn.DialFunc {
 	if s.dial == nil {
 		s.dial = dial
@@ -127,12 +127,12 @@ func (s *sockets) dialing(dial pgconn.DialFunc) pgconn.DialFunc {
 	}
 }
 
-// close closes all of them, and lets no more be opened.
+// close closes all connections, and refuses new ones.
 func (s *sockets) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	for one := range s.open {
-		_ = one.Conn.Close() // those who use it get to know
+		_ = one.Conn.Close() // its users get an error
 	}
 }

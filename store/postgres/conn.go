@@ -17,35 +17,37 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// source is where the connections of handlers come from: a pool of pgx, or a *sql.DB over pgx.
+// source is the pool of the handlers' connections: a pool of pgx, or a *sql.DB over pgx.
 type source interface {
 	// acquire takes a connection.
 	acquire(ctx context.Context) (acquired, error)
-	// poolConfig is how to connect in the same way.
+	// poolConfig returns a configuration that connects in the same way.
 	poolConfig(ctx context.Context) (*pgxpool.Config, error)
-	// makes reports whether a connection would be made for who acquires one now.
+	// makes reports whether a connection would be made for a caller that acquires one now.
 	makes(beside int) bool
-	// used is how many connections are in use.
+	// used returns the number of connections in use.
 	used() int
-	// size is how many connections there are at most, zero for no bound.
+	// size returns the largest number of connections, or zero for no limit.
 	size() int
 }
 
 // acquired is a connection that belongs to a source.
 type acquired struct {
-	// conn is the connection as database/sql sees it, which is how a *sql.Tx can be made of it.
+	// conn is the connection as database/sql sees it, so that a *sql.Tx can be made of it.
 	conn *stdlib.Conn
-	// pooled or pooledSQL is how its pool sees it. Neither is there for one that knows its own way back.
+	// pooled or pooledSQL is the connection as its pool sees it. Both are nil if closing conn returns
+	// the connection to its pool.
 	pooled    *pgxpool.Conn
 	pooledSQL *sql.Conn
-	// give gives back the share of the pool that its transaction has taken.
+	// give gives back the slot of the pool that the transaction has taken.
 	give func()
 }
 
-// pgx returns the connection itself.
+// pgx returns the connection as pgx sees it.
 func (l *acquired) pgx() *pgx.Conn { return l.conn.Conn() }
 
-// release returns it. One that was closed, or is still in a transaction, is not used again.
+// release returns the connection to its pool. A connection that was closed, or is still in a
+// transaction, is not used again.
 func (l *acquired) release() {
 	if l.give != nil {
 		defer l.give()
@@ -62,15 +64,15 @@ func (l *acquired) release() {
 		})
 		_ = l.pooledSQL.Close()
 	default:
-		_ = l.conn.Close() // which releases it
+		_ = l.conn.Close() // Close releases the connection
 	}
 }
 
-// discard closes it instead.
+// discard closes the connection, and returns it to its pool.
 func (l *acquired) discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	_ = l.pgx().Close(ctx) // it is given up whether or not the server hears of it
+	_ = l.pgx().Close(ctx) // the connection is dropped even if the server does not notice
 	l.release()
 }
 
@@ -78,19 +80,19 @@ func (l *acquired) discard() {
 type poolSource struct {
 	pool      *pgxpool.Pool
 	connector driver.Connector
-	most      int // connections, which a pool of pgx cannot change
+	most      int // connections; a pool of pgx cannot change this
 }
 
 func newPoolSource(pool *pgxpool.Pool) *poolSource {
 	return &poolSource{pool: pool, connector: stdlib.GetPoolConnector(pool), most: int(pool.Config().MaxConns)}
 }
 
-// sqlViewKey is where a connection keeps how database/sql sees it.
+// sqlViewKey is the key under which a connection keeps its view for database/sql.
 const sqlViewKey = "onceward: as database/sql sees it"
 
-// acquire takes a connection. How database/sql sees it is kept with it, because only the connector can make that, and
-// not for a connection that is already there: one that comes for the first time is acquired once more, through the
-// connector.
+// acquire takes a connection. Its view for database/sql is kept with the connection: only the connector can make the
+// view, and not for a connection that was already acquired. So if a connection has no view yet, it is released, and one
+// is acquired through the connector.
 func (s *poolSource) acquire(ctx context.Context) (acquired, error) {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -121,8 +123,8 @@ func (s *poolSource) size() int { return s.most }
 
 func (s *poolSource) makes(int) bool { return makes(s.pool) }
 
-// makes reports whether a pool would make a connection for who acquires one now: it has none that is free, and may have
-// more beside those that are being made.
+// makes reports whether a pool would make a connection for a caller that acquires one now: no connection is free, and
+// the pool may have more. Connections that are being made do not count.
 func makes(pool *pgxpool.Pool) bool {
 	stat := pool.Stat()
 	return stat.IdleConns() == 0 && stat.TotalConns()-stat.ConstructingConns() < stat.MaxConns()
@@ -153,7 +155,7 @@ func (s sqlSource) acquire(ctx context.Context) (acquired, error) {
 	return acquired{conn: std, pooledSQL: conn}, nil
 }
 
-// unwrap finds the connection of pgx under those that only observe it.
+// unwrap returns the pgx connection inside wrappers that only observe it.
 func unwrap(conn any) (*stdlib.Conn, error) {
 	for {
 		switch c := conn.(type) {
@@ -181,52 +183,53 @@ func (s sqlSource) poolConfig(ctx context.Context) (*pgxpool.Config, error) {
 		return nil, err
 	}
 	config.ConnConfig = l.pgx().Config()
-	config.ConnConfig.OnNotification = nil // it is that of the connection, which would be given what others hear
+	config.ConnConfig.OnNotification = nil // it is another connection's, for other channels
 	return config, nil
 }
 
-// The states of a connection, as the server reports them.
+// The transaction states of a connection, as the server reports them.
 const (
 	statusIdle   = 'I'
 	statusInTx   = 'T'
 	statusFailed = 'E'
 )
 
-// What a connection knows of its server gets old: a standby may be promoted, which an idle connection hears of with
-// its next answer alone, and the address may lead to another server by now, which only a new connection finds out.
-// So nothing is refused for what a connection has said before: it is asked again, and a new one tells where the
-// address leads.
+// What a connection knows about its server may be outdated. A standby may have been promoted, which an idle
+// connection notices only with its next reply. The address may lead to another server by now, which only a new
+// connection finds out. So nothing is refused because of an earlier reply: the server is asked again, and a new
+// connection finds out where the address leads.
 
-// standbyKey marks the connections whose server refused to write when it was asked last.
+// standbyKey marks the connections whose server refused to write when it was last asked.
 const standbyKey = "onceward: leads to a standby"
 
-// saysStandby reports whether the server took no writes when it answered on this connection last. It tells by itself
-// when that changes; one before PostgreSQL 14 does not, nor do some poolers, and then it is noted.
+// saysStandby reports whether the server accepted no writes at its last reply on this connection. Servers
+// report a change automatically. Servers before PostgreSQL 14 and some poolers do not; for these,
+// noteStandby marks the connection.
 func saysStandby(conn *pgx.Conn) bool {
 	status := conn.PgConn().ParameterStatus("in_hot_standby")
 	return status == "on" || status == "" && conn.PgConn().CustomData()[standbyKey] != nil
 }
 
-// noteStandby remembers what an error of the server says of it.
+// noteStandby marks the connection if an error of the server means that the server is a standby.
 func noteStandby(conn *pgx.Conn, err error) {
 	if fromStandby(err) {
 		conn.PgConn().CustomData()[standbyKey] = known{}
 	}
 }
 
-// The states by which a standby refuses to write, and to begin a transaction that may.
+// The SQL states with which a standby refuses a write, and a transaction that may write.
 const (
 	stateReadOnly     = "25006"
 	stateNotSupported = "0A000"
 )
 
-// fromStandby reports whether an error of this package's own statements is that of a standby.
+// fromStandby reports whether an error of this package's own statements came from a standby.
 func fromStandby(err error) bool {
 	state := sqlState(err)
 	return state == stateReadOnly || state == stateNotSupported || errors.Is(err, ErrStandby)
 }
 
-// promoted asks the server whether it takes writes by now.
+// promoted asks the server whether it accepts writes now.
 func promoted(ctx context.Context, conn *pgx.Conn) bool {
 	standby := true
 	err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeSimpleProtocol).Scan(&standby)
@@ -237,8 +240,8 @@ func promoted(ctx context.Context, conn *pgx.Conn) bool {
 	return true
 }
 
-// acquire takes a connection for a transaction, of a server that takes writes. Those that lead to a standby are given
-// up as soon as the address leads elsewhere.
+// acquire takes a connection for a transaction, to a server that accepts writes. A connection to a standby is closed as
+// soon as the address leads to such a server.
 func (s *Store) acquire(ctx context.Context) (l acquired, err error) {
 	within, _ := store.Value(ctx, gateKey{}).(*gate)
 	give, err := s.slots.Take(ctx, within != nil && within.store == s)
@@ -267,49 +270,50 @@ func (s *Store) acquire(ctx context.Context) (l acquired, err error) {
 	}
 }
 
-// lookTimeout bounds what is read on the side.
+// lookTimeout bounds auxiliary calls to the server.
 const lookTimeout = 5 * time.Second
 
-// neverPing lets the connections of a pool be used without asking first.
+// neverPing lets a pool use its connections without a ping first.
 func neverPing(context.Context, pgxpool.ShouldPingParams) bool { return false }
 
-// pingMisled is neverPing but for connections that lead to a standby. They are given up as soon as the address leads
-// elsewhere, by a ping that must fail. Until then they are used: the server refuses by itself, or takes writes by
-// now.
+// pingMisled returns false like neverPing, except for a connection to a standby once the address leads to a server that
+// accepts writes. It closes such a connection, so that the ping fails and the pool drops the connection. Until then the
+// connection is used: its server refuses writes itself, or accepts them by now.
 func (s *Store) pingMisled(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 	if !saysStandby(p.Conn) || promoted(ctx, p.Conn) || !s.scout.look(ctx) {
 		return false
 	}
-	_ = p.Conn.Close(ctx) // it is given up whether or not the server hears of it
+	_ = p.Conn.Close(ctx) // the connection is dropped even if the server does not notice
 	return true
 }
 
-// scout finds out whether the address leads to a server that takes writes, by a new connection. However many ask, one
-// connection is made at a time, and everyone gets to know what was found after they had asked.
+// scout finds out with a new connection whether the address leads to a server that accepts writes. It makes
+// one connection at a time, however many callers ask, and each caller gets the result of a connection that
+// was begun after its call.
 type scout struct {
 	pool *pgxpool.Pool
 
 	mu      sync.Mutex
-	current *sighting // under way
-	next    *sighting // for those who came when that had begun
+	current *sighting // the one that is running
+	next    *sighting // for callers that came after current had begun
 	closed  bool
 	running sync.WaitGroup
 }
 
-// sighting is what one new connection found.
+// sighting is the result of one new connection.
 type sighting struct {
 	done    chan struct{}
 	primary bool
 }
 
-// blind is what a scout finds that is closed.
+// blind is the sighting of a closed scout.
 var blind = func() *sighting {
 	one := &sighting{done: make(chan struct{})}
 	close(one.done)
 	return one
 }()
 
-// look reports whether a new connection leads to a server that takes writes.
+// look reports whether a new connection leads to a server that accepts writes.
 func (s *scout) look(ctx context.Context) bool {
 	one := s.join()
 	select {
@@ -320,7 +324,7 @@ func (s *scout) look(ctx context.Context) bool {
 	}
 }
 
-// join takes part in the next sighting.
+// join returns the next sighting that begins.
 func (s *scout) join() *sighting {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -337,7 +341,7 @@ func (s *scout) join() *sighting {
 	return s.next
 }
 
-// run makes sightings as long as they are asked for.
+// run makes sightings until no caller waits for another one.
 func (s *scout) run() {
 	for one := s.current; one != nil; {
 		one.primary = s.sight()
@@ -349,7 +353,7 @@ func (s *scout) run() {
 	}
 }
 
-// sight makes a new connection.
+// sight makes a new connection, and reports whether its server accepts writes.
 func (s *scout) sight() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
@@ -358,7 +362,7 @@ func (s *scout) sight() bool {
 		return false
 	}
 	defer conn.Release()
-	defer func() { _ = conn.Conn().Close(ctx) }() // it is for this alone
+	defer func() { _ = conn.Conn().Close(ctx) }() // it is only for this look
 	return promoted(ctx, conn.Conn())
 }
 

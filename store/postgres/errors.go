@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// unavailable wraps an error of the database.
+// unavailable wraps an error of the database in [store.ErrUnavailable].
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) {
 		return err
@@ -18,7 +18,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, err)
 }
 
-// The states that the store knows how to answer.
+// The SQL states that the store handles.
 const (
 	stateUniqueViolation      = "23505"
 	stateNotNullViolation     = "23502"
@@ -31,7 +31,7 @@ const (
 	stateUndefinedTable       = "42P01"
 )
 
-// sqlState is the code that the server gave to an error, or nothing.
+// sqlState returns the code that the server gave to an error, or an empty string.
 func sqlState(err error) string {
 	if err == nil {
 		return ""
@@ -43,19 +43,19 @@ func sqlState(err error) string {
 	return ""
 }
 
-// undone reports whether the server undid a transaction for a reason that a repetition may not meet again.
+// undone reports whether the server undid a transaction for a reason that a retry may not meet.
 func undone(err error) bool {
 	state := sqlState(err)
 	return state == stateSerializationFailure || state == stateDeadlock
 }
 
-// The classes of errors by which the server refuses what the application wrote: data, constraints, views with a check,
-// and what triggers, functions and routines raise. Others, such as a missing privilege, may as well be the fault of a
-// deploy under way.
+// refusals are the classes of errors with which the server refuses what the application wrote: data, constraints, views
+// with a check, and errors that triggers, functions and routines raise. Other errors, such as a missing privilege, may
+// be caused by a deployment that is in progress.
 var refusals = []string{"09", "21", "22", "23", "27", "2F", "38", "39", "44", "P0"}
 
-// refusedWork reports whether the server undid a transaction because of what the application had written. What it says
-// of the store's own table does not count.
+// refusedWork reports whether the server undid a transaction because of what the application had written. Errors about
+// the store's own table do not count.
 func (s *Store) refusedWork(err error) bool {
 	var pg *pgconn.PgError
 	return refusedByServer(err) && errors.As(err, &pg) && !s.ownTable(pg) &&
@@ -73,7 +73,7 @@ func (s *Store) lostRace(err error) bool {
 	return taken || changed
 }
 
-// otherTransaction reports whether a record was not written because the transaction is not the one that took the lock.
+// otherTransaction reports whether a record was not written because its transaction is not the one with the lock.
 func (s *Store) otherTransaction(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == stateNotNullViolation && pg.ColumnName == "state" && s.ownTable(pg)

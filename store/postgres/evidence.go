@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements about what is kept beside the records. Texts from outside are looked up by their hash, because an
-// index does not take values of every length.
+// The statements for late completions and external events. Texts from outside are looked up by their hashes, because
+// the length of an index entry is limited.
 const (
 	insertLateCompletion = `INSERT INTO @late_completion (id, attempt, at, status, not_stored, content_type, header, body)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
@@ -112,12 +112,12 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 	return externals, unavailable(err)
 }
 
-// PurgeExternalEvents implements [store.ExternalEventKeeper], by the SQL function that a scheduler may call too.
+// PurgeExternalEvents implements [store.ExternalEventKeeper] with the SQL function that a scheduler may also call.
 func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, purgeExternalEvents, age, limit)
 }
 
-// purge deletes at most limit rows that are older than that.
+// purge deletes at most limit rows that are older than age.
 func (s *Store) purge(ctx context.Context, statement string, age time.Duration, limit int) (purged int, err error) {
 	if err := s.writable(); err != nil {
 		return 0, err

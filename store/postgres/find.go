@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// selectProvider goes by the index on what providers call the effects of records. The newest attempts come first, because
-	// a provider's id can be that of any number of records.
+	// selectProvider uses the index on the provider IDs of records. The newest attempts come first, because any number
+	// of records can have the same provider ID.
 	selectProvider = `SELECT id, ` + columns + ` FROM @record
 		WHERE provider_id IS NOT NULL AND sha256(provider_id) = sha256($1) ORDER BY attempt DESC LIMIT $2`
 )
 
-// mostAlike is how many records with one provider's id are looked at.
+// mostAlike is the most records with one provider ID that are read.
 const mostAlike = 100
 
-// FindHash implements [store.Finder], by the primary key.
+// FindHash implements [store.Finder]. It uses the primary key.
 func (s *Store) FindHash(ctx context.Context, hash string) (rec store.Record, err error) {
 	r := row{}
 	if r.id, err = store.ParseHash(hash); err != nil {

@@ -10,17 +10,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// hostTimeout is how long one of several servers may take to be connected to, unless the URL says otherwise
-// (connect_timeout): less than half of what a guard gives a call, so that one that hangs is passed within a request.
+// hostTimeout bounds an attempt to connect to one of several servers, unless the URL has connect_timeout. It is less
+// than half of the time that a guard gives a call, so that a server that hangs is skipped within a request.
 const hostTimeout = 2 * time.Second
 
-// PoolConfig returns how [Open] connects to the servers of a URL, for programs that make a pool, or a *sql.DB, of their
-// own. A URL may name several servers, of which one decides, and so may a name with several addresses:
+// PoolConfig returns the configuration with which [Open] connects to the servers of a URL, for programs that
+// make their own pool or *sql.DB. A URL may name several servers, of which one is the primary, and a host name
+// may have several addresses:
 //
 //	postgres://user@first:5432,second:5432/database
 //
-// They are tried in their order until one is the primary, as with target_session_attrs=primary, which is assumed unless
-// the URL has that parameter. Each may take 2 s to answer, unless the URL has connect_timeout.
+// The servers are tried in order until one is the primary, as with target_session_attrs=primary, which is assumed
+// unless the URL has that parameter. Each server may take 2 s to answer, unless the URL has connect_timeout.
 func PoolConfig(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -30,11 +31,11 @@ func PoolConfig(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// preferPrimary lets connections be made to the server that decides where an address leads to several. Where it leads to
-// one, it costs nothing: that one is asked when it is used.
+// preferPrimary makes connections go to the primary if an address leads to several servers. With a single server it
+// costs nothing: that server is asked when it is used.
 func preferPrimary(config *pgx.ConnConfig) {
 	if config.ValidateConnect != nil {
-		return // the URL says which one
+		return // the URL chooses the server
 	}
 	spread := new(atomic.Bool)
 	spread.Store(severalHosts(config))
@@ -45,7 +46,7 @@ func preferPrimary(config *pgx.ConnConfig) {
 	config.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
 		addresses, err := lookUp(ctx, host)
 		if len(addresses) > 1 {
-			spread.Store(true) // for good: a name that had several addresses may have them again
+			spread.Store(true) // permanently: a name that had several addresses may have them again
 		}
 		return addresses, err
 	}
@@ -57,7 +58,8 @@ func preferPrimary(config *pgx.ConnConfig) {
 	}
 }
 
-// severalHosts reports whether a URL names more than one server. The same one may be there twice: with TLS, and without.
+// severalHosts reports whether a URL names more than one server. The same server may be listed
+// twice, with TLS and without.
 func severalHosts(config *pgx.ConnConfig) bool {
 	for _, other := range config.Fallbacks {
 		if other.Host != config.Host || other.Port != config.Port {
@@ -67,7 +69,7 @@ func severalHosts(config *pgx.ConnConfig) bool {
 	return false
 }
 
-// refuseStandby makes the driver go on to the next server.
+// refuseStandby returns an error for a standby, so that the driver tries the next server.
 func refuseStandby(ctx context.Context, conn *pgconn.PgConn) error {
 	results, err := conn.Exec(ctx, `SELECT pg_is_in_recovery()`).ReadAll()
 	if err != nil {
@@ -79,8 +81,8 @@ func refuseStandby(ctx context.Context, conn *pgconn.PgConn) error {
 	return nil
 }
 
-// warnOfHosts tells of a pool that may lead to standbys although there is a primary: nothing is executed on them, and
-// requests are refused until the first server of the list is the primary again.
+// warnOfHosts logs a warning about a pool that may connect to a standby although there is a primary. Nothing is
+// executed on a standby: requests are refused until the first server of the list is the primary again.
 func (s *Store) warnOfHosts(ctx context.Context, config *pgx.ConnConfig) {
 	if config.ValidateConnect == nil && severalHosts(config) {
 		s.logger.WarnContext(ctx, "onceward: the pool names several servers and does not say which it wants: it may stay with a "+

@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// selectPage walks the primary key from where the last page ended. Nothing is indexed for searching: that belongs
-	// to those who ask for it. The clock is asked once for a statement, not once for each record.
+	// selectPage walks the primary key from the end of the last page. No index serves searches: their cost is left to
+	// the callers that search. The statement reads the clock once, not once for each record.
 	selectPage = `SELECT id, ` + columns + ` FROM @record
 		WHERE id > $1 AND state > 0 AND ($6::smallint IS NULL OR state BETWEEN $6 AND $6 + 9)
 			AND (NOT $2::boolean OR due <= (SELECT @now())) AND ($4::bytea IS NULL OR scope = $4)
 			AND ($5::bytea IS NULL OR operation = $5)
 		ORDER BY id LIMIT $3`
-	// selectOpen is for the records that workers look for again and again, which are few among many: by the index
-	// indexedOpen. The states are in the text, so that the planner knows that they are in it, and how few, and apart, so
-	// that it does not walk the primary key to them.
+	// selectOpen is for the records that workers look for repeatedly, which are few among many. It uses the index on
+	// open records. The states are in the text, so that the planner knows that the index covers them and how few they
+	// are. They are selected in a step of their own, so that the planner does not walk the primary key to them.
 	selectOpen = `WITH open AS MATERIALIZED (
 			SELECT id, ` + columns + ` FROM @record
 			WHERE state IN (%d, %d) AND (NOT $2::boolean OR due <= (SELECT @now())) AND ($4::bytea IS NULL OR scope = $4)
 				AND ($5::bytea IS NULL OR operation = $5))
 		SELECT * FROM open WHERE id > $1 ORDER BY id LIMIT $3`
-	// selectStats counts all records but those that have an answer by their state, and those that have one by what is
-	// left: two indexes instead of the table. The oldest unknown record is no dead letter; records whose lease has
-	// ended have lost their owners.
+	// selectStats counts the records without an answer by state, and takes all others for records with an answer: it
+	// reads two indexes instead of the table. A dead letter does not count as the oldest unknown record. A record whose
+	// lease has ended has lost its owner.
 	selectStats = `WITH others AS MATERIALIZED (SELECT state, count(*) AS n FROM @record WHERE state <> 20 GROUP BY state),
 			counted AS (SELECT state, n FROM others WHERE state > 0
 				UNION ALL SELECT 20::smallint, (SELECT count(*) FROM @record) - coalesce(sum(n), 0)::bigint FROM others)
@@ -38,7 +38,7 @@ const (
 				AS lost (number, oldest)`
 )
 
-// selection is a statement that reads what a filter chooses, with its arguments.
+// selection is a statement that reads the rows that match a filter, with its arguments.
 type selection struct {
 	text       string
 	args       []any
@@ -54,7 +54,7 @@ func (q *selection) where(condition string, arg ...any) {
 	q.add(word+condition, arg...)
 }
 
-// add adds to the text, in which %d stands for the number of its parameter if it has one.
+// add appends to the text, in which %d stands for the number of its parameter if it has one.
 func (q *selection) add(text string, arg ...any) {
 	if q.args = append(q.args, arg...); len(arg) > 0 {
 		text = fmt.Sprintf(text, len(q.args))
@@ -62,8 +62,8 @@ func (q *selection) add(text string, arg ...any) {
 	q.text += text
 }
 
-// List implements [store.Lister]. The order is that of the records' hashes. Restricted to a scope or an operation, the
-// server looks through all records, or all of the state.
+// List implements [store.Lister]. The records are ordered by their hashes. For a scope or an operation, the server
+// reads all records, or all records of the state.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
@@ -102,7 +102,8 @@ func scanRow(one pgx.CollectableRow) (r row, err error) {
 	return r, err
 }
 
-// summary is a record without its content. Of one that cannot be read it is the ID, the state and why.
+// summary returns a record without its content. For a record that cannot be read, it returns the ID,
+// the state and the reason.
 func (s *Store) summary(ctx context.Context, r *row) store.Record {
 	rec, err := r.decode()
 	if err != nil {
@@ -133,7 +134,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return stats, unavailable(err)
 }
 
-// primary makes sure that it is not a standby that is asked.
+// primary returns [ErrStandby] if the server is a standby.
 func (s *Store) primary(ctx context.Context) error {
 	if err := s.ready(); err != nil {
 		return err

@@ -2,18 +2,19 @@ package postgres
 
 import "context"
 
-// Transactions exclude each other by the advisory locks of the server, which end with their transaction, whatever
-// becomes of it. Locks of one number are those of records. Locks of two numbers are those of names and
-// lanes, apart from the locks of one number that applications often use.
+// Transactions exclude each other with the advisory locks of the server, which are released when their transaction ends
+// in any way. Records have locks of one number. Names and lanes have locks of two numbers, which are apart from the
+// locks of one number that applications often use.
 
-// tryLock is an expression that takes a lock of one number if it is free, and returns whether it was.
+// tryLock returns an SQL expression that takes a lock of one number if the lock is free. Its value is
+// whether the lock was free.
 func tryLock(key string) string { return `pg_try_advisory_xact_lock(` + key + `)` }
 
-// takeLock is an expression that waits for a lock of one number, takes it, and is true. The server's function returns
-// void, which is empty as a text.
+// takeLock returns an SQL expression that waits for a lock of one number, takes it, and is true. The server's function
+// returns void, which is empty as a text.
 func takeLock(key string) string { return `pg_advisory_xact_lock(` + key + `)::text = ''` }
 
-// takePair is takeLock for a lock of two numbers, which are the halves of the key.
+// takePair does what takeLock does, for a lock of two numbers, which are the halves of the key.
 func takePair(key string) string {
 	return `pg_advisory_xact_lock((` + key + ` >> 32)::integer, (` + key + ` << 32 >> 32)::integer)::text = ''`
 }

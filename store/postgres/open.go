@@ -16,9 +16,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
-// tables, unless [WithManualMigration] or [WithReadOnly] says otherwise. It logs a warning if the server is configured
-// to lose commits. Of several servers in the URL it uses the primary, as [PoolConfig] says.
+// Open connects to the database at a URL, or a keyword/value string of libpq, and creates or updates its tables, unless
+// [WithManualMigration] or [WithReadOnly] is given. It logs a warning if the server is configured to lose commits. If
+// the URL names several servers, Open uses the primary: see [PoolConfig].
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 	opened := new(sockets)
 	pool, err := openHandlers(ctx, url, opened)
@@ -38,12 +38,12 @@ const (
 	idleParameter = "idle_in_transaction_session_timeout"
 	// openedIdle bounds idle transactions on connections that the store opens for handlers.
 	openedIdle = "60s"
-	// stateUnsupportedParameter is what a pooler answers to a parameter that it does not know.
+	// stateUnsupportedParameter is the SQL state with which a pooler refuses a parameter that it does not know.
 	stateUnsupportedParameter = "08P01"
 )
 
-// openHandlers opens the pool for handlers. Its connections bound idle transactions by themselves, so that it costs
-// nothing in each transaction; behind a pooler that does not let them, each transaction does.
+// openHandlers opens the pool for handlers. Its connections have the bound on idle transactions as a setting, so that
+// the bound costs nothing in a transaction. Behind a pooler that does not allow the setting, each transaction sets it.
 func openHandlers(ctx context.Context, url string, opened *sockets) (*pgxpool.Pool, error) {
 	config, err := PoolConfig(url)
 	if err != nil {
@@ -55,42 +55,42 @@ func openHandlers(ctx context.Context, url string, opened *sockets) (*pgxpool.Po
 	return openTuned(ctx, tuned, config)
 }
 
-// setDefault gives connections a parameter, unless they have it already.
+// setDefault sets a parameter of connections, unless it is set already.
 func setDefault(config *pgxpool.Config, parameter, value string) {
 	if config.ConnConfig.RuntimeParams[parameter] == "" {
 		config.ConnConfig.RuntimeParams[parameter] = value
 	}
 }
 
-// openTuned opens a pool whose connections have some parameters more, or one without them behind a pooler that does
-// not let them.
+// openTuned opens a pool whose connections have additional parameters, or a pool without these
+// if a pooler refuses them.
 func openTuned(ctx context.Context, tuned, config *pgxpool.Config) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, tuned)
 	if err != nil {
 		return nil, err
 	}
 	if err := pool.Ping(ctx); sqlState(err) != stateUnsupportedParameter {
-		return pool, nil // any other error is met, and told, by what comes next
+		return pool, nil // the next call on the pool returns any other error
 	}
 	pool.Close()
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close,
-// after the store. For everything else the store opens a few connections of its own in the same way as the pool does.
+// New returns a store that runs transactional handlers on connections of the pool. The caller closes the pool, after
+// the store. For everything else the store opens a few connections of its own, in the same way as the pool does.
 //
-// Transactions leave a quarter of the pool free, at least one connection of several, for what handlers ask it beside their
-// transactions: see [DB].
+// Transactions leave a quarter of the pool free, at least one connection of several, for statements that handlers run
+// outside their transactions: see [DB].
 func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, error) {
 	return share(open(ctx, newPoolSource(pool), new(sockets), options))
 }
 
-// NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
-// github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens
-// a few connections of its own with the same settings, but without the hooks of stdlib, which cannot be seen: where
-// they matter, use [New] with a pool.
+// NewSQL returns a store that runs transactional handlers on connections of db, which must use the driver of
+// github.com/jackc/pgx/v5/stdlib. The caller closes db, after the store. For everything else the store opens a few
+// connections of its own with the same settings, but without the hooks of stdlib, which the store cannot see: if the
+// hooks matter, use [New] with a pool.
 //
-// With some releases of pgx database/sql runs some statements twice when their replies are lost, outside of the
+// With some releases of pgx, database/sql runs some statements twice when their replies are lost, outside the
 // transactions of this package: see the guide on PostgreSQL.
 func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
 	return share(open(ctx, sqlSource{db}, new(sockets), options))
@@ -127,12 +127,12 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	if w, ok := config.ConnConfig.Tracer.(*poolWatch); ok {
-		config.ConnConfig.Tracer = w.before // the store's own connections are not the handlers'
+		config.ConnConfig.Tracer = w.before // the store's own connections are not watched
 	}
 	s.warnOfHosts(ctx, config.ConnConfig)
 	config.ConnConfig.DialFunc = s.sockets.dialing(config.ConnConfig.DialFunc)
-	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of
-	// a caller who is alone.
+	// Everything that is sent on these connections can be repeated if a connection turns out to be dead. A ping first
+	// would double the round trips of a single caller.
 	config.ShouldPing = neverPing
 	if s.scout.pool, err = openScouting(ctx, config); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (s *Store) start(ctx context.Context) error {
 	s.batches = &batcher{
 		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch,
 	}
-	if s.options.individual { // by the statements of batches, so that the gathering alone makes the difference
+	if s.options.individual { // with the statements of batches, so that only the gathering differs
 		s.batches.lanes, s.batches.largest = int(s.own.Config().MaxConns), 1
 	}
 	s.bridge = sqltx.NewBridge(stdlib.GetDefaultDriver())
@@ -181,8 +181,8 @@ func (s *Store) start(ctx context.Context) error {
 	return s.prepareTables(ctx)
 }
 
-// openScouting opens the pool that finds out where the address leads. Its one connection is given up after as long as the
-// scout waits for it: one that is never answered would otherwise stand in the way of the next for minutes.
+// openScouting opens the pool of the scout. An attempt to connect ends when the scout stops waiting for it: an attempt
+// that is never answered would otherwise block the next one for minutes.
 func openScouting(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {
 	scouting := config.Copy()
 	if t := &scouting.ConnConfig.ConnectTimeout; *t == 0 || *t > lookTimeout {
@@ -191,7 +191,7 @@ func openScouting(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, e
 	return openOwn(ctx, scouting, 1)
 }
 
-// openSettling opens the pool that settles.
+// openSettling opens the pool for the store's own statements.
 func openSettling(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.Pool, error) {
 	most := int32(o.lanes) + spareConnections
 	if o.individual {
@@ -200,20 +200,20 @@ func openSettling(ctx context.Context, config *pgxpool.Config, o *options) (*pgx
 	own := ownConfig(config, most)
 	tuned := own.Copy()
 	setDefault(tuned, "lock_timeout", o.lockTimeout)
-	// The statements look at what they write, and are made for this level: at a stricter one, which a database may have
-	// as its default, the server would undo what meets a neighbour.
+	// The statements read what they write, and are made for this level. At a stricter level, which may be the default
+	// of a database, the server would undo statements that conflict with concurrent transactions.
 	tuned.ConnConfig.RuntimeParams["default_transaction_isolation"] = readCommitted
 	return openTuned(ctx, tuned, own)
 }
 
-// openOwn opens a pool of so many connections at most.
+// openOwn opens a pool with at most the given number of connections.
 func openOwn(ctx context.Context, config *pgxpool.Config, most int32) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, ownConfig(config, most))
 }
 
-// ownConfig is how a pool of the store's own connects: as that of handlers, but with so many connections at most, and
-// when they are needed. The names of records are known to be of type uuid there, in query modes too in which pgx does
-// not ask the server.
+// ownConfig returns the configuration of a pool of the store's own. It is the configuration of the handlers' pool, but
+// with the given number of connections at most, which are opened when they are needed. The ids of records are
+// registered as type uuid, also for query modes in which pgx does not ask the server for types.
 func ownConfig(config *pgxpool.Config, most int32) *pgxpool.Config {
 	own := config.Copy()
 	own.MaxConns, own.MinConns, own.MinIdleConns = most, 0, 0
@@ -228,9 +228,9 @@ func ownConfig(config *pgxpool.Config, most int32) *pgxpool.Config {
 }
 
 const (
-	// spareConnections are for what does not go through a batch.
+	// spareConnections are for statements that do not go through a batch.
 	spareConnections = 4
-	// askingConnections are those for finding out what became of commits. They are opened when they are needed.
+	// askingConnections are for finding out the outcome of commits. They are opened when they are needed.
 	askingConnections = 8
 )
 
@@ -254,7 +254,7 @@ func (s *Store) inspect(ctx context.Context) error {
 	return errors.Join(err, s.checkWarnings(warnings))
 }
 
-// prepareTables brings the tables up to date, unless the user does that, and reads what the store needs of them.
+// prepareTables updates the tables, unless the user does that, and checks them.
 func (s *Store) prepareTables(ctx context.Context) error {
 	if !s.options.manual && !s.options.readOnly {
 		if err := s.migrate(ctx); err != nil {
@@ -264,7 +264,7 @@ func (s *Store) prepareTables(ctx context.Context) error {
 	return s.readTables(ctx)
 }
 
-// readTables refuses tables of another version than this program's.
+// readTables returns an error if the tables are of another version than this program needs.
 func (s *Store) readTables(ctx context.Context) error {
 	status, err := readStatus(ctx, s.own, s.names, &s.options.migrations)
 	if err == nil {
@@ -286,7 +286,7 @@ func (s *Store) readTables(ctx context.Context) error {
 	return nil
 }
 
-// ready refuses a store that is closed.
+// ready returns an error if the store is closed.
 func (s *Store) ready() error {
 	if s.closed.Load() {
 		return unavailable(errClosed)
@@ -294,7 +294,7 @@ func (s *Store) ready() error {
 	return nil
 }
 
-// writable refuses a store that is closed, was opened for looking only, or must not write now.
+// writable returns an error if the store is closed, was opened for reading only, or must not write now.
 func (s *Store) writable() error {
 	if s.options.readOnly {
 		return fmt.Errorf("postgres: %w", store.ErrReadOnly)
@@ -305,7 +305,7 @@ func (s *Store) writable() error {
 	return s.ready()
 }
 
-// Option changes a store that is being opened.
+// Option configures a store that is being opened.
 type Option func(*options)
 
 type options struct {
@@ -316,16 +316,16 @@ type options struct {
 	strict     bool
 	syncOnly   bool
 	individual bool
-	// lanes is how many batches may be on the wire at once.
+	// lanes is the most batches that may be on the wire at once.
 	lanes      int
 	migrations sqltx.Migrations
-	// calmLook, lookTimeout, closeTimeout and hardTimeout are the constants of these names. A test sets them so that an
-	// event decides, and not the speed of the machine.
+	// calmLook, lookTimeout, closeTimeout and hardTimeout default to the constants of these names. Tests set them so
+	// that their results do not depend on the speed of the machine.
 	calmLook, lookTimeout, closeTimeout, hardTimeout time.Duration
-	// lockTimeout is how long a locked record holds up its batch.
+	// lockTimeout is how long a locked record may delay its batch.
 	lockTimeout string
 	listenURL   string
-	// advisoryLocks says that the server's advisory locks exclude.
+	// advisoryLocks means that the server's advisory locks are known to exclude each other.
 	advisoryLocks bool
 	logger        *slog.Logger
 }
@@ -338,52 +338,55 @@ func defaults() options {
 	}
 }
 
-// How many batches may be on the wire at once.
+// The default and the largest number of batches that may be on the wire at once.
 const (
 	defaultLanes = 2
 	maxLanes     = 1000
 )
 
-// WithSchema puts the tables into a schema, which must exist. Default: the first of the user's search_path that exists.
+// WithSchema puts the tables into a schema, which must exist. Default: the first schema of the
+// user's search_path that exists.
 func WithSchema(name string) Option { return func(o *options) { o.schema = name } }
 
-// WithTablePrefix is what the names of tables and functions begin with. Default: onceward_.
+// WithTablePrefix sets the prefix of the names of tables and functions. Default: onceward_.
 func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open it if they are
-// missing or of another version than this program needs: call [Migrate] from your deploy, apply [Migrations] with a
-// tool of your own, or run what [PlainSQL] returns. Default: opening brings them up to date.
+// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open the store if they are
+// missing or of another version than this program needs. Call [Migrate] from your deployment, apply [Migrations] with a
+// tool of your own, or run the text that [PlainSQL] returns. Default: opening the store updates the tables.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
-// WithReadOnly opens the store for looking only: its writes return [store.ErrReadOnly]. It leaves the tables as they
-// are, as [WithManualMigration] does, and does with a user who may only SELECT from them.
+// WithReadOnly opens the store for reading only: its writes return [store.ErrReadOnly]. It leaves the tables as they
+// are, as [WithManualMigration] does. The user needs no right but to SELECT from them.
 func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
-// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged, such as one with
-// standbys of which none is waited for. Neither backups, nor pg_receivewal under its own name, nor logical subscribers
-// count as standbys. Default: a warning.
+// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged, such as a server
+// with standbys whose commits wait for none of them. Backups, pg_receivewal under its own name, and logical subscribers
+// do not count as standbys. Default: a warning.
 func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
 
-// WithLanes is how many batches of reserved mode may be on the wire at once; what arrives while all are busy is
-// gathered into the next. Each takes a connection; more than 1,000 are refused. Default: 2. More are worth their
-// connections where a round trip takes a millisecond and more, as over a network or with a slow disk.
+// WithLanes sets how many batches of reserved mode may be on the wire at once. Calls that arrive while all lanes
+// are busy are gathered into the next batch. Each lane takes a connection; more than 1,000 lanes are refused.
+// Default: 2. More lanes are worth their connections if a round trip takes a millisecond or more, as over a
+// network or with a slow disk.
 func WithLanes(n int) Option { return func(o *options) { o.lanes = max(n, 1) } }
 
 // WithoutBatching sends each call of reserved mode as a statement of its own, on as many connections as the pool has.
-// It is there to compare with.
+// It is meant for comparisons.
 func WithoutBatching() Option { return func(o *options) { o.individual = true } }
 
-// WithListenURL is where to listen for notifications, past a pooler. Default: like all other connections, but not
-// through a pooler: in transaction mode nothing is heard there, and in any mode PgBouncer mixes up replies when a
-// notification meets its reset of a connection. Where something else is in between that only passes everything on, and
-// gives connections numbers of its own, say the same address here.
+// WithListenURL sets the address on which the store listens for notifications, past a pooler. Default: the address of
+// all other connections, but not through a pooler. In transaction mode no notification arrives through a pooler, and in
+// any mode PgBouncer mixes up replies if a notification arrives while it resets a connection. If something else is in
+// between that only passes everything on, and gives connections process numbers of its own, give the same address here.
 func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
 
-// WithLogger is where warnings go. Default: [slog.Default].
+// WithLogger sets the logger for warnings. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
-// selectDurability reads the settings, and counts the standbys: a fail-over goes to none that only takes a backup, or
-// keeps the log, by its usual name, nor to a logical subscriber. A role that does not see the states sees the names.
+// selectDurability reads the settings, and counts the standbys. A client that takes a backup or only keeps the log,
+// under its usual name, and a logical subscriber do not count, because no fail-over goes to them. A role that may not
+// see the states of clients still sees their names.
 const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
 	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
 	current_setting('client_min_messages'), (SELECT count(*) FROM pg_stat_replication r
@@ -391,8 +394,8 @@ const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), 
 			AND application_name NOT IN ('pg_basebackup', 'pg_receivewal', 'barman_receive_wal')
 			AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))`
 
-// checkDurability says what the server's settings mean for commits that it has acknowledged, before a caller relies on
-// them.
+// checkDurability returns an error if the server is a standby or hides warnings. If the server's settings can lose
+// commits that it has acknowledged, checkDurability logs a warning, or returns an error with [WithStrictDurability].
 func (s *Store) checkDurability(ctx context.Context) error {
 	var standby bool
 	var fsync, pages, synchronous, names, warnings string
@@ -418,7 +421,7 @@ func (s *Store) checkDurability(ctx context.Context) error {
 	return nil
 }
 
-// durabilityRisks lists what can be lost, and when.
+// durabilityRisks lists which commits can be lost, and when.
 func durabilityRisks(fsync, pages, synchronous, standbyNames string, replicas int) (risks []string) {
 	if fsync != "on" {
 		risks = append(risks, "fsync is "+fsync+": a crash of the machine can lose everything")
@@ -437,6 +440,6 @@ func durabilityRisks(fsync, pages, synchronous, standbyNames string, replicas in
 	return risks
 }
 
-// ErrStandby is returned when the server is a standby, which is behind the one that decides.
+// ErrStandby is returned when the server is a standby, which may lag behind the primary.
 var ErrStandby = errors.New("postgres: this server is a standby: it is behind the one that decides; " +
 	"connect to the primary, or name all servers in the URL")

@@ -19,8 +19,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits
-// there: a CASE evaluates its condition first. The clock is read once, behind it.
+// addMessage adds a message. Its number is drawn after the lock on its lane was taken, so that the numbers of a lane
+// are in the order of commits: a CASE evaluates its condition first. The clock is read once, after that.
 const (
 	addMessage = `INSERT INTO @outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype,
 			aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload)
@@ -28,16 +28,16 @@ const (
 			$8::text, $9::text, $10::text, $11::bytea, $12::bytea, $13::bytea
 		FROM (SELECT NUMBER AS number, @now() AS now) AS drawn`
 	drawNumber = `nextval('@outbox_number')`
-	// What no worker delivers is apart from what workers look for.
+	// The numbers of messages that no worker delivers are negative, apart from the messages that workers look for.
 	drawCaptured = `-` + drawNumber
-	// Locks of two numbers are apart from those of records, which are of one.
+	// notifyOthers sends a notification, and then draws the number.
 	notifyOthers = `CASE WHEN pg_notify('CHANNEL', 'o')::text = '' THEN NUMBER END`
 )
 
-// addStatements are the variants of the statement, each with a notification or without.
+// addStatements holds the variants of addMessage, each without and with a notification.
 type addStatements [3][2]statement
 
-// The variants: for change-data-capture alone, without an order, and with one.
+// The variants: for change-data-capture only, for messages without an order, and for messages with an order.
 const (
 	captured = iota
 	unordered
@@ -55,7 +55,7 @@ func prepareAdd(channel string, named func(name, text string) statement) (all ad
 	return all
 }
 
-// attributes are what of a message no statement looks at.
+// attributes holds the fields of a message that no statement looks at.
 type attributes struct {
 	ContentType string            `json:"contenttype,omitempty"`
 	Source      string            `json:"source,omitempty"`
@@ -68,7 +68,7 @@ type attributes struct {
 type addition struct {
 	kind, notifies int
 	id             string
-	uuid           [16]byte // the same
+	uuid           [16]byte // the id
 	lane           int64
 	delay          int64
 	attempt        int64
@@ -77,7 +77,7 @@ type addition struct {
 	payload        []byte
 }
 
-// addition makes an entry ready to be written. It shares no memory with the entry.
+// addition returns an entry as an addition. It shares no memory with the entry.
 func (s *Store) addition(e *outbox.Entry) (a addition, err error) {
 	var id pgtype.UUID
 	if err := id.Scan(e.ID); err != nil {
@@ -105,14 +105,14 @@ func (s *Store) addition(e *outbox.Entry) (a addition, err error) {
 	return a, nil
 }
 
-// notify makes a message that is about to be written notify, if it is time for that.
+// notify lets a message that is about to be written send a notification, if it is time for one.
 func (a *addition) notify(s *Store) {
 	if a.kind != captured && s.messages.due(time.Now()) {
 		a.notifies = 1
 	}
 }
 
-// args are the parameters of the statement as pgx and database/sql take them.
+// args returns the parameters of the statement for pgx and database/sql.
 func (a *addition) args() []any {
 	args := append(make([]any, 0, 13), a.id, a.lane, a.delay, a.attempt)
 	for _, text := range a.texts {
@@ -131,8 +131,8 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 	return s.writeMessage(ctx, app, gate, e)
 }
 
-// AddMessage is [outbox.Outbox.Add] in a transaction of pgx, such as [Tx] gives. The outbox is over a store of this
-// package.
+// AddMessage does what [outbox.Outbox.Add] does, in a transaction of pgx such as the one that [Tx] returns. The outbox
+// must be over a store of this package.
 func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Message) (id string, err error) {
 	s, ok := store.Find[*Store](box.Store())
 	if !ok {
@@ -148,7 +148,7 @@ func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Mes
 	}
 	gate, _ := store.Value(ctx, gateKey{}).(*gate)
 	if handler, ok := tx.(handlerTx); ok {
-		gate = handler.gate // whichever context it is used with
+		gate = handler.gate // whichever context is passed
 	}
 	if err := s.writeMessage(ctx, app, gate, e); err != nil {
 		return "", err
@@ -156,8 +156,7 @@ func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Mes
 	return e.ID, nil
 }
 
-// writeMessage adds a message by a statement of its own. The gate is that of a handler which may be the one that adds
-// it, or nil.
+// writeMessage adds a message with a statement of its own. g is the gate of the handler that adds the message, or nil.
 func (s *Store) writeMessage(ctx context.Context, app appTx, g *gate, e *outbox.Entry) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -170,12 +169,12 @@ func (s *Store) writeMessage(ctx context.Context, app appTx, g *gate, e *outbox.
 		g.adds.Store(true)
 	}
 	a.notify(s)
-	defer s.messages.Wake() // it may be committed soon
+	defer s.messages.Wake() // the message may be committed soon
 	_, err = app.exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
 	return err
 }
 
-// AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
+// AddToAnswer implements [outbox.AnswerStore]. The message is sent with the answer and COMMIT in one round trip.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	g, _ := store.Value(ctx, gateKey{}).(*gate)
 	if g == nil || g.store != s || !g.answers || !e.OfOperation(g.id) {
@@ -197,8 +196,8 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	return nil
 }
 
-// addMessages puts the messages of the answer into the round trip that commits it, sorted by their lanes: transactions
-// that all take their locks in the same order do not wait for each other in a circle.
+// addMessages adds the messages of the answer to the round trip that commits it, sorted by lane: transactions that take
+// their locks in the same order do not wait for each other in a circle.
 func (t *transaction) addMessages(trip *pipeline) {
 	slices.SortStableFunc(t.gate.messages, func(a, b addition) int { return cmp.Compare(a.lane, b.lane) })
 	for i := range t.gate.messages {
@@ -211,8 +210,9 @@ func (t *transaction) addMessages(trip *pipeline) {
 	}
 }
 
-// prepareMessages makes the statements for the messages of the answer known to the connection. Which of them notifies
-// is decided here: one of a handler that is undone, or takes its time, does not take the turn of another.
+// prepareMessages prepares the statements for the messages of the answer on the connection. It also decides which
+// messages send a notification: decided this late, a handler that is undone or slow does not use up the
+// notification of another handler.
 func (t *transaction) prepareMessages(trip *pipeline, deadline time.Time) error {
 	for i := range t.gate.messages {
 		a := &t.gate.messages[i]
@@ -224,8 +224,8 @@ func (t *transaction) prepareMessages(trip *pipeline, deadline time.Time) error 
 	return nil
 }
 
-// lane is the number within which messages keep their order, or 0. Two aggregates may have the same: they then wait for
-// each other.
+// lane returns the number of the lane in which messages keep their order, or 0. Two aggregates may have the same lane:
+// their messages then wait for each other.
 func (s *Store) lane(m *outbox.Message) int64 {
 	if m.Topic == "" || !m.Ordered() {
 		return 0

@@ -16,14 +16,14 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The statements of workers, most of them SQL functions: these fix how they are planned, and any program can call them.
+// The statements of workers. Most of them call SQL functions, which fix their plans, and which any program can call.
 const (
 	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
 	finishMessages = `SELECT id, token, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
 	extendMessages = `SELECT id::text, token FROM @outbox_extend($1::uuid[], $2, $3)`
-	// Mostly none waits for another.
+	// Usually no message waits for another one, and the function is not called.
 	freeMessages = `SELECT @outbox_free($1) WHERE EXISTS (SELECT FROM @delivery WHERE state = 2 AND state > 1)`
-	// 1000 lanes, so that it ends soon: what is left has its turn in the next round.
+	// 1000 lanes at most, so that it ends soon: the other lanes follow in the next round.
 	freeStuckMessages = `SELECT @outbox_free_stuck(1000)`
 	purgeMessages     = `SELECT @purge_outbox($1, $2)`
 	recordEffect      = `UPDATE @delivery SET provider_id = coalesce($3, provider_id), answer = coalesce($4::bytea, answer)
@@ -32,8 +32,9 @@ const (
 	lockMessage = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
-// ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is
-// less than is wanted, new messages are promoted, and claimed with that if nothing is in front of them.
+// ClaimMessages implements [outbox.Store]. If all messages that it looked at have to wait, it looks further.
+// If it finds fewer messages than requested, it promotes new messages, and claims them in the same step if
+// nothing is in front of them.
 func (s *Store) ClaimMessages(
 	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
 ) ([]outbox.Claimed, error) {
@@ -46,7 +47,7 @@ func (s *Store) ClaimMessages(
 		switch {
 		case err != nil:
 		case len(c.claimed) == 0 && len(found.behind)+len(found.damaged) > 0:
-			continue // what they waited for may be gone, and what cannot be read is
+			continue // what they waited for may be gone, and unreadable messages are gone
 		case all || !found.more || len(c.requests) == 0:
 			return c.claimed, nil
 		default:
@@ -58,7 +59,7 @@ func (s *Store) ClaimMessages(
 		}
 		switch {
 		case err != nil && len(c.claimed) > 0:
-			return c.claimed, nil // the next call meets it too
+			return c.claimed, nil // the next call meets the error too
 		case err != nil:
 			return nil, unavailable(err)
 		}
@@ -66,16 +67,16 @@ func (s *Store) ClaimMessages(
 	}
 }
 
-// messageClaim is one call of ClaimMessages: what is still wanted, and what was claimed.
+// messageClaim is one call of ClaimMessages, with the requests that are left and the messages that were claimed.
 type messageClaim struct {
 	requests []outbox.ClaimRequest
 	lease    time.Duration
 	token    int64
 	claimed  []outbox.Claimed
-	far      bool // new messages were looked at, and none was wanted
+	far      bool // new messages were promoted, and none of them was claimed
 }
 
-// add notes what was claimed.
+// add records claimed messages, and subtracts them from the requests.
 func (c *messageClaim) add(claimed []outbox.Claimed) {
 	c.claimed = append(c.claimed, claimed...)
 	var left []outbox.ClaimRequest
@@ -92,7 +93,7 @@ func (c *messageClaim) add(claimed []outbox.Claimed) {
 	c.requests = left
 }
 
-// args are the topics that are wanted, and how many messages of each.
+// args returns the topics that are wanted, and how many messages of each.
 func (c *messageClaim) args() (topics []string, limits []int32) {
 	topics, limits = make([]string, 0, len(c.requests)), make([]int32, 0, len(c.requests))
 	for _, request := range c.requests {
@@ -103,7 +104,7 @@ func (c *messageClaim) args() (topics []string, limits []int32) {
 	return topics, limits
 }
 
-// claimPromoted claims what was promoted.
+// claimPromoted claims messages that were promoted earlier.
 func (s *Store) claimPromoted(ctx context.Context, c *messageClaim) (found claimResult, err error) {
 	topics, limits := c.args()
 	err = repeatUndone(ctx, func() error {
@@ -121,14 +122,14 @@ func (s *Store) claimPromoted(ctx context.Context, c *messageClaim) (found claim
 	return found, s.bury(ctx, found.damaged)
 }
 
-// newToken is one that was never used: leases are compared by equality.
+// newToken returns a random token that was never used. Leases are compared by equality.
 func newToken() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	return int64(binary.BigEndian.Uint64(b[:])>>1 | 1)
 }
 
-// bury makes dead letters of messages that cannot be read, so that they hold up no others.
+// bury turns messages that cannot be read into dead letters, so that they do not block other messages.
 func (s *Store) bury(ctx context.Context, damaged []outbox.Outcome) error {
 	if len(damaged) == 0 {
 		return nil
@@ -137,11 +138,11 @@ func (s *Store) bury(ctx context.Context, damaged []outbox.Outcome) error {
 	return err
 }
 
-// claimResult is what a claim came to.
+// claimResult is the result of a claim.
 type claimResult struct {
 	claimed []outbox.Claimed // in order
-	behind  []int64          // the lanes of what has to wait
-	damaged []outbox.Outcome // the end of what cannot be read
+	behind  []int64          // the lanes of messages that have to wait
+	damaged []outbox.Outcome // the outcomes of messages that cannot be read
 	more    bool             // there are new messages to be promoted
 }
 
@@ -181,9 +182,9 @@ func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
 	return found, err
 }
 
-// freeLanes makes ready what has nothing in front of it any more. It is a statement of its own behind the one that took
-// something away or made something wait: of two workers that do both at once, the later one sees what both did. If it
-// fails, what was done before stands, and FreeMessages makes up for it.
+// freeLanes makes messages ready that have no message in front of them any more. It is a separate statement after the
+// one that removed a message or made a message wait: if two workers do these at the same time, the later one sees both
+// changes. If it fails, the earlier changes remain, and FreeMessages frees the lanes later.
 func (s *Store) freeLanes(ctx context.Context, lanes []int64) {
 	lanes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(lanes))),
 		func(lane int64) bool { return lane == 0 })
@@ -216,7 +217,7 @@ func (s *Store) ExtendMessages(
 	return missing(leases, held), nil
 }
 
-// missing returns the leases that are not among those that are held.
+// missing returns the leases that are not in held.
 func missing(leases, held []outbox.Lease) (lost []outbox.Lease) {
 	there := make(map[outbox.Lease]bool, len(held))
 	for _, l := range held {
@@ -248,7 +249,7 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	// In one order, because an earlier attempt whose reply was lost may still be under way.
+	// In a fixed order, because an earlier attempt whose reply was lost may still be running.
 	outcomes = slices.SortedFunc(slices.Values(outcomes), func(a, b outbox.Outcome) int { return cmp.Compare(a.ID, b.ID) })
 	finished, lanes, err := s.finish(ctx, outcomes)
 	if err != nil {
@@ -266,7 +267,7 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 }
 
 // finish ends the leases that are still held, and returns them with the lanes of their messages. The server sends three
-// arrays: so many rows would take longer to read than to write.
+// arrays, because reading as many rows would take longer than writing them.
 func (s *Store) finish(ctx context.Context, outcomes []outbox.Outcome) (held []outbox.Lease, lanes []int64, err error) {
 	const arrays = `SELECT array_agg(id), array_agg(token), array_agg(lane) FROM (` + finishMessages + `) AS finished`
 	var ids []pgtype.UUID
@@ -278,8 +279,8 @@ func (s *Store) finish(ctx context.Context, outcomes []outbox.Outcome) (held []o
 	return held, lanes, err
 }
 
-// lanesOf are those of messages whose lease was no longer held. An earlier attempt to finish them may have done it, and
-// its reply, with their lanes, was lost.
+// lanesOf returns the lanes of messages whose lease was no longer held. An earlier attempt may have finished the
+// messages, and its reply with the lanes was lost.
 func (s *Store) lanesOf(ctx context.Context, fenced []outbox.Lease) []int64 {
 	if len(fenced) == 0 {
 		return nil
@@ -291,10 +292,10 @@ func (s *Store) lanesOf(ctx context.Context, fenced []outbox.Lease) []int64 {
 		}
 	}
 	lanes, _ := collect(ctx, s.own, s.render(selectLanes), []any{ids}, pgx.RowTo[int64])
-	return lanes // FreeMessages makes up for what is missing
+	return lanes // FreeMessages frees lanes that are missing here
 }
 
-// finishArgs are the arguments of the function that finishes, one array for each column.
+// finishArgs returns the arguments of the function that finishes messages, one array for each column.
 func finishArgs(outcomes []outbox.Outcome) []any {
 	n := len(outcomes)
 	ids, tokens, states := make([]string, n), make([]int64, n), make([]int16, n)
@@ -316,8 +317,8 @@ func orNull(text string) *string {
 	return &text
 }
 
-// FinishMessageTx implements [outbox.Store]. The message is locked from the start: no worker takes it while work is at
-// it.
+// FinishMessageTx implements [outbox.Store]. The message is locked from the start, so that no worker takes
+// it while work is running.
 func (s *Store) FinishMessageTx(
 	ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error,
 ) error {
@@ -355,22 +356,24 @@ func (s *Store) FreeMessages(ctx context.Context) (freed int, err error) {
 	return freed, unavailable(err)
 }
 
-// PurgeMessages implements [outbox.Store], by the SQL function that a scheduler may call too.
+// PurgeMessages implements [outbox.Store] with the SQL function that a scheduler may also call.
 func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, purgeMessages, age, limit)
 }
 
-// notifyPause is the shortest time between two messages that notify. Notifications make commits wait for each other, so
-// not every message does: a worker that was woken goes on looking for longer than this before it sleeps.
+// notifyPause is the shortest time between two messages that send a notification. Notifications make commits wait
+// for each other, so not every message sends one: a worker that was woken continues to look for messages for longer
+// than this before it sleeps.
 const notifyPause = 50 * time.Millisecond
 
-// announcer says that there may be new messages: to other processes not too often, in this one to all watchers.
+// announcer announces that there may be new messages: to other processes not too often, and to all
+// watchers in this process.
 type announcer struct {
 	sqltx.Hints
 	last atomic.Int64
 }
 
-// due reports whether it is time to notify, and notes that it is done.
+// due reports whether it is time to send a notification. If it is, due records that the notification is sent.
 func (a *announcer) due(now time.Time) bool {
 	last := a.last.Load()
 	return now.UnixNano()-last >= int64(notifyPause) && a.last.CompareAndSwap(last, now.UnixNano())

@@ -22,10 +22,11 @@ const (
 	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), attempts = 0, token = 0,
 			answer = coalesce($2::bytea, answer)
 		WHERE id = $1::uuid AND state IN (3, 5)`
-	// dropMessage marks a dead letter as given up by a token that no lease has: it waits for no decision any more.
+	// dropMessage marks a dead letter as dropped with a token that no lease has: the message waits
+	// for no decision any more.
 	dropMessage = `UPDATE @delivery SET state = 5, token = -1 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
 
-	// countMessages counts by the indexes that hold what is open alone.
+	// countMessages counts with the indexes that contain only open messages.
 	countMessages = `SELECT
 			(SELECT count(*) FROM @outbox WHERE number > 0) + (SELECT count(*) FROM @delivery WHERE state < 2)
 				+ (SELECT count(*) FROM @delivery WHERE state = 2 AND state > 1),
@@ -45,7 +46,7 @@ type messageRow struct {
 	provider, reason *string
 }
 
-// dest are where the columns go.
+// dest returns the destinations of the columns.
 func (m *messageRow) dest() []any {
 	return []any{
 		&m.ID, &m.due, &m.created, &m.OriginAttempt, &m.Attempts, &m.state, &m.Topic, &m.AggregateType, &m.AggregateID,
@@ -55,7 +56,7 @@ func (m *messageRow) dest() []any {
 	}
 }
 
-// entry is the row as an entry.
+// entry returns the row as an entry.
 func (m *messageRow) entry() (outbox.Entry, error) {
 	e := m.Entry
 	e.State, e.Due, e.CreatedAt = outbox.State(m.state), fromMicros(m.due), fromMicros(m.created)
@@ -74,9 +75,9 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 	return e, nil
 }
 
-// Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters, unless no worker has
-// promoted the message; by origin and downstream key it looks at all messages that are still kept, or at those since a
-// moment, unless the application has made an index for that.
+// Messages implements [outbox.Store]. A filter by ID, or for dead letters, uses an index, unless no worker has promoted
+// the message yet. A filter by origin or downstream key reads all messages that are still kept, or the messages since a
+// moment, unless the application has made an index for it.
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 			return e, err
 		}
 		if e, err = m.entry(); err != nil {
-			e.LastError = err.Error() // it keeps no reader from the others
+			e.LastError = err.Error() // it does not hide the others
 		}
 		return e, nil
 	}
@@ -132,7 +133,7 @@ func selectMessages(f *outbox.Filter) selection {
 		q.where("id > $%d::uuid", f.After)
 	}
 	if f.ID != "" {
-		q.add(` LIMIT 1`) // without an order it looks at the second table only if it has to
+		q.add(` LIMIT 1`) // without an order the second table is read only if necessary
 		return q
 	}
 	limit := f.Limit
@@ -143,7 +144,7 @@ func selectMessages(f *outbox.Filter) selection {
 	return q
 }
 
-// stateList writes states into the statement itself: only so does the planner see that an index covers them.
+// stateList returns states as text for a statement: only then the planner sees that an index covers them.
 func stateList(states []outbox.State) string {
 	texts := make([]string, len(states))
 	for i, state := range states {
@@ -170,7 +171,7 @@ func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) err
 	return unavailable(err)
 }
 
-// answerOrNull is a parameter that keeps what was kept before if the answer is empty.
+// answerOrNull returns the answer as a parameter. An empty answer is NULL, which leaves the stored answer unchanged.
 func answerOrNull(answer []byte) []byte {
 	if len(answer) == 0 {
 		return nil
@@ -178,7 +179,7 @@ func answerOrNull(answer []byte) []byte {
 	return answer
 }
 
-// isUUID reports whether the server would take the text for one.
+// isUUID reports whether the server would accept the text as a UUID.
 func isUUID(text string) bool { return new(pgtype.UUID).Scan(text) == nil }
 
 func noDeadLetter(id string) error {

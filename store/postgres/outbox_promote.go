@@ -7,20 +7,22 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The statements that promote new messages to deliveries, and claim them in the same step: a message that is inserted
-// as ready and leased by a later statement is written twice, in the table and its indexes. One session at a time does
-// it, and looks when it is its turn: so a message is promoted together with the earlier ones of its aggregate, or
-// after them. A message that SQL of the application has added twice under one id is one.
+// The statements that promote new messages to deliveries, and claim them in the same step: a message that is
+// inserted as ready and leased by a later statement is written twice, in the table and in its indexes. One
+// session at a time promotes messages, and it reads them when it has the lock. So a message is promoted together
+// with the earlier messages of its aggregate, or after them. A message that SQL of the application has added
+// twice with one id counts once.
 //
-// What is claimed is read by a statement of its own behind the commit: a worker that is slow to read holds up no other.
+// Claimed messages are read by a separate statement after the commit, so that a worker that is slow to read
+// does not block other workers.
 const (
 	planSettings = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true),
 		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
 		set_config('enable_mergejoin', 'off', true)`
-	// A message is claimed if it is wanted and due, if no earlier one of its lane is open, and if those of its lane that
-	// are promoted with it and come before it are claimed too. Lanes of two topics may have the same number. The first
-	// of each lane counts an attempt, unless a hand has added it again: then it is gone, and the worker counts that of the
-	// next one.
+	// A message is claimed if it is wanted and due, if no earlier message of its lane is open, and if the messages of
+	// its lane that are promoted with it and come before it are claimed too. Lanes of two topics may have the same
+	// number. The attempt of the first message of each lane is counted here. If that message was already there, because
+	// it was added again by hand, it is dropped, and the worker counts the attempt of the next message.
 	promoteMessages = `WITH gone AS MATERIALIZED (
 			DELETE FROM @outbox o
 			WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM @outbox e WHERE e.number > 0 ORDER BY e.number LIMIT $1))
@@ -57,14 +59,14 @@ const (
 		WHERE id = ANY ($1::uuid[]) AND token = $2 AND state = 1`
 )
 
-// promotesAtOnce is the most new messages that are promoted at once. After a failure it is half as many, down to one, and
-// then twice as many again: messages can be large and a server slow, and what is cut off would otherwise be cut off the
-// next time too.
+// promotesAtOnce is the most new messages that are promoted at once. Each failure halves the number, down to one, and
+// each success doubles it again: messages can be large and a server slow, and a promotion that was cut off would
+// otherwise be cut off the next time too.
 const promotesAtOnce = 1000
 
-// claimNew promotes new messages, as many as are wanted, and claims of them what it can. It reports whether others
-// became ready, and whether these were all. If the reply of the promotion is lost, or what it claimed cannot be read,
-// the messages wait for the end of their lease, as if their worker had died.
+// claimNew promotes as many new messages as are wanted, and claims as many of them as it can. It reports whether other
+// messages became ready, and whether all new messages were promoted. If the reply of the promotion is lost, or the
+// claimed messages cannot be read, they wait for the end of their lease, as if their worker had died.
 func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool, err error) {
 	most := promotesAtOnce
 	topics, limits := c.args()
@@ -80,20 +82,20 @@ func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool,
 		s.promoteFailures.Add(1)
 		return false, false, err
 	}
-	c.far = c.far || len(ids) == 0 // those that are wanted may come behind many that are not
+	c.far = c.far || len(ids) == 0 // wanted messages may come after many others
 	found, err := s.readNew(ctx, c.token, ids)
 	if err != nil {
 		s.promoteFailures.Add(1)
 		return false, false, err
 	}
 	if failures := s.promoteFailures.Load(); failures > 0 {
-		s.promoteFailures.CompareAndSwap(failures, min(failures, 9)-1) // it is a hint: of two at once one may be lost
+		s.promoteFailures.CompareAndSwap(failures, min(failures, 9)-1) // a hint: of two at once one may be lost
 	}
 	c.add(found.claimed)
 	return promoted > len(found.claimed), promoted < most, s.bury(ctx, found.damaged)
 }
 
-// promote promotes so many messages, and returns how many there were, and which of them were claimed.
+// promote promotes messages, and returns how many there were, and which of them were claimed.
 func (s *Store) promote(ctx context.Context, args ...any) (promoted int, claimed []pgtype.UUID, err error) {
 	promotion := func(batch *pgx.Batch) {
 		batch.Queue(s.render(lockPromotion))
@@ -104,7 +106,8 @@ func (s *Store) promote(ctx context.Context, args ...any) (promoted int, claimed
 	return promoted, claimed, err
 }
 
-// readNew reads what was claimed while it was promoted, and once more if the connection turned out dead.
+// readNew reads the messages that were claimed when they were promoted. If the connection turns out to be dead, it
+// reads them on another one.
 func (s *Store) readNew(ctx context.Context, token int64, ids []pgtype.UUID) (found claimResult, err error) {
 	if len(ids) == 0 {
 		return claimResult{}, nil
@@ -119,8 +122,8 @@ func (s *Store) readNew(ctx context.Context, token int64, ids []pgtype.UUID) (fo
 	return found, err
 }
 
-// planned runs statements in a transaction and one round trip, planned as the SQL functions of the outbox are: by
-// indexes alone. A plan that was made for an empty table lasts, and the table grows.
+// planned runs statements in one transaction and one round trip. As in the SQL functions of the outbox, their plans use
+// only indexes: a plan that was made for an empty table is kept while the table grows.
 func (s *Store) planned(ctx context.Context, queue func(batch *pgx.Batch)) error {
 	batch := &pgx.Batch{}
 	batch.Queue(begin)

@@ -21,27 +21,26 @@ type statement struct {
 	text string
 }
 
-// pipeline is one round trip of several statements. It speaks the protocol itself, because what a statement returns is
-// known: a driver asks the server to describe every result, which costs a fifth of the time that such a statement
-// takes.
+// pipeline is one round trip of several statements. It uses the protocol directly, because the columns of the results
+// are known: a driver asks the server to describe every result, which takes a fifth of the time of such a statement.
 type pipeline struct {
 	conn *pgx.Conn
-	// unnamed says that the connection cannot keep prepared statements, as behind some poolers.
+	// unnamed means that the connection cannot keep prepared statements, as behind some poolers.
 	unnamed bool
 	count   int
-	// opens says that the round trip leaves a transaction open.
+	// opens means that the round trip leaves a transaction open.
 	opens bool
-	// until is the context of a caller whose leaving ends the round trip, nil for a round trip that is not cut off.
+	// until is the context whose end cuts the round trip off, or nil if nothing cuts it off.
 	until context.Context
-	// warned says that the server sent a warning along, such as that a commit did not wait for its standbys.
+	// warned means that the server sent a warning, such as that a commit did not wait for its standbys.
 	warned bool
-	// tag is that of the last statement, numbers the memory of parameters: neither is worth an allocation of its own.
+	// tag is the memory of the last statement's tag, and numbers is the memory of parameters. They save allocations.
 	tag     [maxTag]byte
 	numbers [128]byte
 	used    int
 }
 
-// stateWarning is that of warnings which have no state of their own.
+// stateWarning is the SQL state of warnings that have no state of their own.
 const stateWarning = "01000"
 
 // maxTag is longer than the tag of any statement of this package.
@@ -53,11 +52,11 @@ var (
 	endOfTrip    = &pgproto3.Sync{}
 )
 
-// known marks the connections that have statements.
+// known is the value that marks a connection, such as one that has prepared statements.
 type known struct{}
 
-// prepare makes statements known to the connection, all of them in one round trip, and later in none: the name of the
-// last one stands for all. A caller who leaves does not cut it off.
+// prepare prepares statements on the connection, all of them in one round trip. Later calls make no round trip: the
+// name of the last statement marks that all of them are prepared. A caller that leaves does not cut it off.
 func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements ...*statement) error {
 	data, last := p.conn.PgConn().CustomData(), statements[len(statements)-1].name
 	if p.unnamed || data[last] != nil {
@@ -67,7 +66,7 @@ func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements .
 	defer cancel()
 	trip := p.conn.PgConn().StartPipeline(ctx)
 	for _, s := range statements {
-		trip.SendDeallocate(s.name) // it may be left from an attempt that failed at another
+		trip.SendDeallocate(s.name) // it may be left from an attempt that failed at another statement
 		trip.SendPrepare(s.name, s.text, nil)
 	}
 	err := trip.Sync()
@@ -84,9 +83,9 @@ func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements .
 	return nil
 }
 
-// discarded reports whether a round trip that has failed, and left nothing behind, lacked statements that the connection
-// had been made to know, as after a hook of its pool. They are then prepared again for the next one, all that the last
-// of them stands for.
+// discarded reports whether a round trip failed, without any effect, because statements that were prepared on the
+// connection have been discarded, as by a hook of its pool. It then removes the mark of the last statement, so that
+// prepare prepares all of them again.
 func (p *pipeline) discarded(err error, last *statement) bool {
 	if sqlState(err) != stateNoSuchStatement || p.conn.IsClosed() || p.conn.PgConn().TxStatus() != statusIdle {
 		return false
@@ -111,12 +110,12 @@ func (p *pipeline) add(s *statement, parameters ...[]byte) {
 	p.count++
 }
 
-// errForeignReply says that what came is not what was asked for.
+// errForeignReply is the error of a reply that belongs to something else.
 var errForeignReply = errors.New("the server answered something else: a pooler in between mixes up connections")
 
-// run makes the round trip. It calls read for each row, with the number of the statement that it belongs to; what it is
-// handed is used again afterwards. It returns the tag of the last statement. After a network error, or replies that are
-// not those of the statements, the connection is closed; after an error of the server it can be used.
+// run makes the round trip. It calls read for each row, with the number of the row's statement; the memory of the
+// values is reused after read has returned. It returns the tag of the last statement. After a network error, or replies
+// that do not belong to the statements, the connection is closed. After an error of the server it can still be used.
 func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]byte) error) (tag []byte, err error) {
 	pg := p.conn.PgConn()
 	if pg.IsClosed() {
@@ -166,7 +165,7 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 			}
 		case *pgproto3.ReadyForQuery:
 			if !stop() {
-				return tag, p.broken(p.until.Err()) // its end may still set the deadline
+				return tag, p.broken(p.until.Err()) // the end of until may still set the deadline
 			}
 			if resetErr := pg.Conn().SetDeadline(time.Time{}); resetErr != nil {
 				return tag, p.broken(resetErr)
@@ -182,7 +181,7 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 	}
 }
 
-// broken gives up a connection whose next answer cannot be foretold.
+// broken closes a connection whose next reply cannot be predicted, and returns the error.
 func (p *pipeline) broken(err error) error {
 	if p.until != nil && p.until.Err() != nil && !errors.Is(err, p.until.Err()) {
 		err = fmt.Errorf("%w: %w", p.until.Err(), err)
@@ -193,7 +192,7 @@ func (p *pipeline) broken(err error) error {
 	return err
 }
 
-// number takes memory for a parameter of fixed size.
+// number returns memory for a parameter of fixed size.
 func (p *pipeline) number(size int) []byte {
 	if p.used+size > len(p.numbers) {
 		return make([]byte, size)
@@ -202,7 +201,7 @@ func (p *pipeline) number(size int) []byte {
 	return p.numbers[p.used-size : p.used : p.used]
 }
 
-// The parameters in the binary format.
+// int16, int64, mark, uuid and optional return parameters in the binary format.
 func (p *pipeline) int16(v int16) []byte {
 	b := p.number(2)
 	binary.BigEndian.PutUint16(b, uint16(v))
@@ -215,7 +214,7 @@ func (p *pipeline) int64(v int64) []byte {
 	return b
 }
 
-// mark, uuid and optional return nil, which is NULL, for what is false, no UUID or zero.
+// mark, uuid and optional return nil, which is NULL, for false, no UUID and zero.
 func (p *pipeline) mark(v mark) []byte {
 	if !v {
 		return nil
@@ -262,8 +261,8 @@ func (p *pipeline) row(r *row) [][]byte {
 	return all
 }
 
-// statements are the texts of this package with the names of the tables put in. Those with a name are prepared on the
-// connections of handlers.
+// statements holds the statements of this package with the names of the tables. The statements with a name are
+// prepared on their connections.
 type statements struct {
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get statement
 
@@ -272,13 +271,13 @@ type statements struct {
 
 	begins map[sql.IsolationLevel]*statement
 
-	batch []*statement // by their shapes
+	batch []*statement // indexed by shape
 	add   addStatements
 }
 
 func prepareStatements(n names, channel string) statements {
-	// Several stores may share a connection, and behind a pooler so may versions of the program: a name stands for one
-	// text of one store. The server takes the first 63 characters of a name, the hash among them.
+	// Several stores may share a connection, and so may several versions of the program behind a pooler, so a name
+	// stands for one text of one store. The server uses the first 63 characters of a name, which include the hash.
 	named := func(name, text string) statement {
 		text = n.render(text)
 		return statement{name: channel + "_" + shortHash(text) + "_" + name, text: text}
@@ -303,8 +302,8 @@ func prepareStatements(n names, channel string) statements {
 	return all
 }
 
-// transactional are those that a connection of handlers knows before it begins a transaction. The last of them stands
-// for all.
+// transactional returns the statements that are prepared on a connection of handlers before it begins a transaction.
+// The last of them marks that all are prepared.
 func (s *statements) transactional() []*statement {
 	return []*statement{
 		s.begins[sql.LevelDefault], s.begins[sql.LevelReadCommitted], s.begins[sql.LevelRepeatableRead],
@@ -313,8 +312,8 @@ func (s *statements) transactional() []*statement {
 	}
 }
 
-// prepareBegins returns the statements that begin a transaction at each level. A connection of handlers may be one that
-// only reads by default.
+// prepareBegins returns the statements that begin a transaction at each level. They ask for READ WRITE, because a
+// connection of handlers may be read-only by default.
 func prepareBegins(named func(name, text string) statement) map[sql.IsolationLevel]*statement {
 	texts := map[sql.IsolationLevel]string{
 		sql.LevelDefault:        `BEGIN READ WRITE`,
@@ -336,7 +335,7 @@ type values struct {
 	err error
 }
 
-// column is nil where there is none: a row that is not ours may be shorter.
+// column returns a column, or nil if the row does not have it: a row of a foreign reply may be shorter.
 func (v *values) column(n int) []byte {
 	if n < len(v.raw) {
 		return v.raw[n]
@@ -361,7 +360,7 @@ func (v *values) int16(column int) int16 { return int16(binary.BigEndian.Uint16(
 func (v *values) int64(column int) int64 { return int64(binary.BigEndian.Uint64(v.fixed(column, 8))) }
 func (v *values) bool(column int) bool   { return v.fixed(column, 1)[0] != 0 }
 
-// bytes copies: what a connection reads into is used again. It is never nil.
+// bytes returns a copy of a column, because the connection reuses the memory. The copy is never nil.
 func (v *values) bytes(column int) []byte { return append([]byte{}, v.column(column)...) }
 
 // row reads the columns of a record, from the given one on.
@@ -370,7 +369,7 @@ func (v *values) row(r *row, from int) {
 	for i := range fields {
 		size += len(v.column(from + i))
 	}
-	texts := make([]byte, 0, size) // one copy: what a connection reads into is used again
+	texts := make([]byte, 0, size) // one copy, because the connection reuses the memory
 	for i, field := range fields {
 		n := from + i
 		switch f := field.(type) {
@@ -400,7 +399,7 @@ func (v *values) row(r *row, from int) {
 	}
 }
 
-// postgresEpoch is the year 2000, from which the server counts.
+// postgresEpoch is the beginning of the year 2000, from which the server counts, in microseconds of Unix time.
 const postgresEpoch = 946684800000000
 
 // fromPostgresTime reads a timestamp of the binary format.

@@ -14,21 +14,22 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Handle is the handle of a pool that uses the transaction of the guard if the context carries one, and the pool otherwise.
-// It has the methods that generated queries and query builders ask for, so repositories take it in the place of the pool
-// and stay as they are.
+// Handle is a handle of a pool. It uses the transaction of the guard if the context carries one, and the pool
+// otherwise. It has the methods that generated queries and query builders need, so that repositories can use it instead
+// of the pool without changes.
 type Handle struct{ pool *pgxpool.Pool }
 
-// DB returns the handle of a pool, which is best the one that [New] is given.
-// Do not use it in handlers whose guard is on another database: it would use their transaction.
+// DB returns the handle of a pool, preferably the pool that is given to [New]. Do not use it in handlers whose guard is
+// on another database: it would use their transaction.
 func DB(pool *pgxpool.Pool) *Handle { return &Handle{pool} }
 
-// SQLDB returns the handle of a *sql.DB, which is best the one that [NewSQL] is given.
-// Do not use it in handlers whose guard is on another database: it would use their transaction.
+// SQLDB returns the handle of a *sql.DB, preferably the one that is given to [NewSQL]. Do not use it in handlers whose
+// guard is on another database: it would use their transaction.
 func SQLDB(db *sql.DB) *store.SQLHandle { return store.NewSQLHandle(db) }
 
-// WatchPool lets a pool report to the guard that a transactional handler asks it for a second connection, while the
-// handler's transaction holds one: the guard logs that once a route, and counts it. Call it before the pool is made.
+// WatchPool makes a pool report to the guard that a transactional handler asks the pool for a second connection
+// while the handler's transaction holds one. The guard logs that once for each route, and counts it. Call
+// WatchPool before the pool is made.
 func WatchPool(config *pgxpool.Config) {
 	before := config.ConnConfig.Tracer
 	w := &poolWatch{Tracer: multitracer.New(), before: before}
@@ -38,7 +39,7 @@ func WatchPool(config *pgxpool.Config) {
 	config.ConnConfig.Tracer = w
 }
 
-// poolWatch is the tracer of a pool that is watched, around the tracer that the service has.
+// poolWatch is the tracer of a watched pool. It wraps the tracer that the service has set.
 type poolWatch struct {
 	*multitracer.Tracer
 	before pgx.QueryTracer
@@ -52,7 +53,7 @@ func (w *poolWatch) TraceAcquireStart(
 	return w.Tracer.TraceAcquireStart(ctx, pool, data)
 }
 
-// querier is what a pool and a transaction have in common.
+// querier is the interface that a pool and a transaction have in common.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -62,7 +63,7 @@ type querier interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// of returns what the statements of a context run on.
+// of returns the transaction or the pool on which the statements of a context run.
 func (h *Handle) of(ctx context.Context) querier {
 	if tx, ok := LookupTx(ctx); ok {
 		return tx

@@ -1,8 +1,8 @@
 // Package postgres keeps records in PostgreSQL: the reference store for production.
 //
 // A transactional handler's writes, its claim and its answer are one database transaction, whose claim costs no round
-// trip of its own: it rides with BEGIN and COMMIT. Reserved mode decides with one statement, and gathers what
-// concurrent callers ask into one round trip for all of them.
+// trip of its own: it is sent with BEGIN and COMMIT. Reserved mode decides with one statement, and gathers the
+// statements of concurrent callers into one round trip.
 //
 //	store, err := postgres.Open(ctx, os.Getenv("DATABASE_URL"))
 //
@@ -29,7 +29,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises all of these.
+// Store implements these interfaces.
 var (
 	_ store.Store                = (*Store)(nil)
 	_ store.Transactor           = (*Store)(nil)
@@ -58,46 +58,46 @@ type Store struct {
 	options options
 	logger  *slog.Logger
 
-	// handlers is where the connections of transactions come from. opened is the pool behind it if the store opened
-	// that itself.
+	// handlers is the source of the connections of transactions. opened is its pool, if the
+	// store opened the pool itself.
 	handlers source
 	opened   *pgxpool.Pool
-	// slots leave a part of a pool that the application has too.
+	// slots leaves the application a part of a pool that it shares with the store.
 	slots   *sqltx.Slots
 	sockets *sockets
 	// handlersGate lets one connection at a time be made for handlers while the server cannot be reached.
 	handlersGate redial.Gate
-	// own is for everything else, so that settling never waits for a connection that a handler holds.
+	// own is the pool for everything else, so that settling never waits for a connection that a handler holds.
 	own *ownPool
-	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
+	// asking is the pool for finding out the outcome of a commit, which may mean to wait for a server that is gone.
 	asking *ownPool
 	// scout finds out whether the address leads to a server that takes writes.
 	scout scout
-	// replicas knows whether commits wait for a standby, if they must.
+	// replicas records whether commits wait for a standby, if they must.
 	replicas replicas
 
 	names names
-	// rendered are the texts of statements with the names of the tables, by the texts without them.
+	// rendered maps the text of a statement to its text with the names of the tables.
 	rendered sync.Map
 	sql      statements
-	// unnamed says that connections cannot keep prepared statements.
+	// unnamed means that connections cannot keep prepared statements.
 	unnamed bool
-	// serializable says that this is the default level of handlers' connections.
+	// serializable means that SERIALIZABLE is the default level of handlers' connections.
 	serializable bool
-	// idle is the bound on idle transactions that the connections of handlers have by themselves.
+	// idle is the bound on idle transactions that is set on the connections of handlers.
 	idle    time.Duration
 	channel string
-	// salt is what the keys of locks are mixed with.
+	// salt is a number that is mixed into the keys of locks.
 	salt   int64
 	closed atomic.Bool
-	// promoteFailures counts those of the last time.
+	// promoteFailures counts recent failures to promote messages: see promotesAtOnce.
 	promoteFailures atomic.Int32
 	batches         *batcher
 	bridge          *sqltx.Bridge
 	waits           *watcher
 	messages        announcer
 
-	// flights are the transactions of this process.
+	// flights holds the running transactions of this process.
 	flights sqltx.Flights
 }
 
@@ -138,8 +138,8 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	}
 }
 
-// decide returns the verdict on a reservation by the record as it was seen. Where the record has to be changed, that is
-// done under its lock, and decided anew by what is there then.
+// decide returns the verdict on a reservation for the record as it was read. If the record has to be changed, decide
+// changes it under its lock, and decides again from the record as it is then.
 func (s *Store) decide(
 	ctx context.Context, r *store.Reservation, seen store.Record, now time.Time,
 ) (store.Verdict, error) {
@@ -159,7 +159,7 @@ func (s *Store) decide(
 	return store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: now}, nil
 }
 
-// checkReservation refuses what the state machine would refuse.
+// checkReservation returns an error if the store cannot be written, or the state machine would refuse the reservation.
 func (s *Store) checkReservation(r *store.Reservation) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -192,8 +192,8 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 	return s.ownerWrite(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done), event)
 }
 
-// ownerWrite is an owner's write through the batcher. Where the batch did not write, the state machine says why, or
-// does it.
+// ownerWrite makes an owner's write through the batcher. If the batch did not write, the state machine returns the
+// reason, or makes the write.
 func (s *Store) ownerWrite(ctx context.Context, id store.ID, t *item, event store.Event) (time.Time, error) {
 	if err := s.batches.do(ctx, t); err != nil {
 		return time.Time{}, err

@@ -8,13 +8,15 @@ import (
 	"fmt"
 )
 
-// WithAdvisoryLocks asserts that the advisory locks of the server exclude, and that it sends notifications, and spares
-// opening the three round trips that check it. Where the locks do not exclude, duplicates in flight run their handlers
-// side by side, of which one commits. Default: it is checked, and a store that rests on less is refused.
+// WithAdvisoryLocks asserts that the advisory locks of the server exclude each other and that the server sends
+// notifications. Opening the store then skips the three round trips that check this. If the locks do not exclude each
+// other, concurrent duplicates run their handlers at the same time, and one of them commits. Default: the server is
+// checked, and refused if the check fails.
 func WithAdvisoryLocks() Option { return func(o *options) { o.advisoryLocks = true } }
 
-// The trial: one connection takes locks in a transaction, in each way that the store does, and another connection tries to
-// take the same. The last statements of the second connection send a notification, and begin and end to listen.
+// The trial: one connection takes locks in a transaction, in each way that the store does, and another
+// connection tries to take the same locks. The last statements of the second connection send a notification,
+// and begin and end to listen.
 const (
 	takeTrial = begin + `; SELECT current_setting('transaction_isolation');
 		SELECT pg_advisory_xact_lock(%[1]d), pg_try_advisory_xact_lock(%[2]d),
@@ -24,18 +26,18 @@ const (
 		SELECT pg_notify('onceward_probe', ''); LISTEN onceward_probe; UNLISTEN onceward_probe`
 )
 
-// ErrServer is returned when a server, or a pooler before it, does not do what the store rests on: advisory locks that
-// exclude, transactions at the level READ COMMITTED, and notifications.
+// ErrServer is returned when a server, or a pooler in front of it, lacks what the store depends on: advisory locks that
+// exclude each other, transactions at the level READ COMMITTED, and notifications.
 var ErrServer = errors.New("postgres: this server, or a pooler before it, does not do what PostgreSQL does")
 
-// checkServer refuses a server that does not keep what the store rests on. A trial that took too long is repeated once: the
-// machine may have been busy.
+// checkServer returns an error if the server lacks what the store depends on. A trial that took too long is repeated
+// once: the machine may have been busy.
 func (s *Store) checkServer(ctx context.Context) error {
 	if s.options.readOnly || s.options.advisoryLocks {
 		return nil
 	}
 	for last := false; ; last = true {
-		trial, cancel := context.WithTimeout(ctx, s.options.lookTimeout) // a pooler may have one connection for all
+		trial, cancel := context.WithTimeout(ctx, s.options.lookTimeout) // a pooler may have a single connection
 		err := s.tryServer(trial)
 		late := trial.Err() != nil && ctx.Err() == nil
 		cancel()
@@ -53,7 +55,7 @@ func (s *Store) tryServer(ctx context.Context) error {
 	}
 	defer conn.release()
 	handler := conn.pgx()
-	defer func() { _ = rollback(handler, lookTimeout) }() // its pool gives up a connection on which it fails
+	defer func() { _ = rollback(handler, lookTimeout) }() // if it fails, the pool drops the connection
 	keys := []any{randomKey(), randomKey(), randomKey()}
 	taken, err := handler.PgConn().Exec(ctx, fmt.Sprintf(takeTrial, keys...)).ReadAll()
 	if err != nil {
@@ -78,10 +80,11 @@ func (s *Store) tryServer(ctx context.Context) error {
 	return nil
 }
 
-// stateUndefinedFunction is the state of a function that a server does not have.
+// stateUndefinedFunction is the SQL state of a call of a function that the server does not have.
 const stateUndefinedFunction = "42883"
 
-// notChecked says why the server could not be checked. What the server itself refuses it does not have.
+// notChecked returns the error of a server that could not be checked. It wraps [ErrServer] if
+// the server lacks a feature.
 func (s *Store) notChecked(err error) error {
 	if state := sqlState(err); state == stateUndefinedFunction || state == stateNotSupported {
 		return fmt.Errorf("%w: the store needs advisory locks and notifications: %w", ErrServer, err)
@@ -90,7 +93,7 @@ func (s *Store) notChecked(err error) error {
 		"if they are known to, WithAdvisoryLocks skips the check: %w", err)
 }
 
-// randomKey is the key of a lock that nobody else has. It is positive, so that its text needs no brackets.
+// randomKey returns the key of a lock that nobody else has. It is positive, so that its text needs no parentheses.
 func randomKey() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails

@@ -14,36 +14,37 @@ import (
 // ErrNoSyncReplica is returned with [WithSyncReplicasOnly] while commits do not wait for a standby.
 var ErrNoSyncReplica = errors.New("postgres: commits do not wait for a standby, and a fail-over would lose them")
 
-// WithSyncReplicasOnly refuses a server whose acknowledged commits a fail-over can lose: one whose commits do not wait
-// until a standby has them on its disk. It needs synchronous_standby_names, and synchronous_commit = on or remote_apply:
-// with remote_write a standby may lose what it has acknowledged when its machine crashes too, and local and off wait for
-// none. There need not be a standby now: without one, commits wait until one has come.
+// WithSyncReplicasOnly refuses a server whose acknowledged commits a fail-over can lose, because they do not wait until
+// a standby has them on its disk. It needs synchronous_standby_names, and synchronous_commit = on or remote_apply: with
+// remote_write a standby may lose commits that it has acknowledged when its machine crashes too, and with local and off
+// commits wait for no standby. A standby need not be connected now: without one, commits wait until one connects.
 //
-// The settings are read again every second, because a fail-over leads to another server, and managers of clusters change
-// them. While they do not hold, writes are refused with [ErrNoSyncReplica], and nothing is executed. What a server
-// commits in the second before that is noticed is not protected: see the guide on PostgreSQL for settings that leave no
-// such gap. A replay is not confirmed by a standby: it may show a commit whose wait was cut off, and whose own caller has
-// no answer yet. Default: a warning, if there are standbys of which none is waited for.
+// The settings are read again every second, because a fail-over leads to another server, and cluster managers change
+// them. While the settings are not as needed, writes are refused with [ErrNoSyncReplica], and nothing is executed.
+// Commits in the second before this is noticed are not protected: see the guide on PostgreSQL for settings that leave
+// no such gap. A replay is not confirmed by a standby: it may show a commit whose wait was cut off, and whose own
+// caller has no answer yet. Default: a warning, if there are standbys and commits wait for none of them.
 func WithSyncReplicasOnly() Option { return func(o *options) { o.syncOnly = true } }
 
 // replicaInterval is how often the settings are read again.
 const replicaInterval = time.Second
 
-// replicas is what is known of the standbys that commits wait for.
+// replicas records whether commits wait for standbys.
 type replicas struct {
-	// missing is why writes are refused, nil if they are not.
+	// missing is the reason why writes are refused, or nil.
 	missing atomic.Pointer[error]
 	stop    context.CancelFunc
 	ended   chan struct{}
 }
 
-// selectReplicas reads what decides whether commits wait for a standby, and how many there are that they wait for. A role
-// that does not see the states sees none.
+// selectReplicas reads the settings that decide whether commits wait for a standby, and the number of standbys that
+// they wait for. A role that may not see the states sees no standby.
 const selectReplicas = `SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
 	(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),
 	pg_is_in_recovery() OR pg_has_role('pg_read_all_stats', 'USAGE')`
 
-// requireReplicas refuses a server whose commits do not wait for a standby, if that was asked for, and keeps looking.
+// requireReplicas returns an error if commits do not wait for a standby although [WithSyncReplicasOnly] is given, and
+// starts to check that regularly.
 func (s *Store) requireReplicas(ctx context.Context) error {
 	if !s.options.syncOnly {
 		return nil
@@ -61,8 +62,8 @@ func (s *Store) requireReplicas(ctx context.Context) error {
 	return nil
 }
 
-// readReplicas reads the settings, and returns how many standbys commits wait for; below zero if the role does not see
-// that.
+// readReplicas reads the settings, and returns the number of standbys that commits wait for. The number is negative
+// if the role may not see it.
 func (s *Store) readReplicas(ctx context.Context) (waiting int, err error) {
 	var names, synchronous string
 	var sees bool
@@ -75,7 +76,7 @@ func (s *Store) readReplicas(ctx context.Context) (waiting int, err error) {
 	return waiting, syncRisk(names, synchronous)
 }
 
-// syncRisk says why a fail-over can lose commits.
+// syncRisk returns an error that wraps [ErrNoSyncReplica] if a fail-over can lose commits.
 func syncRisk(standbyNames, synchronous string) error {
 	switch {
 	case standbyNames == "":
@@ -87,8 +88,8 @@ func syncRisk(standbyNames, synchronous string) error {
 	}
 }
 
-// watchReplicas reads the settings again until the store is closed. A server that does not answer refuses by itself, so
-// that what was known stays.
+// watchReplicas reads the settings every second until the store is closed. If the server does not answer, the last
+// result stays, because such a server accepts no writes anyway.
 func (s *Store) watchReplicas(ctx context.Context) {
 	defer close(s.replicas.ended)
 	tick := time.NewTicker(replicaInterval)
@@ -113,7 +114,7 @@ func (s *Store) watchReplicas(ctx context.Context) {
 	}
 }
 
-// refusal is why nothing is written, or nil.
+// refusal returns the reason why writes are refused, or nil.
 func (r *replicas) refusal() error {
 	if missing := r.missing.Load(); missing != nil {
 		return unavailable(*missing)
@@ -128,17 +129,17 @@ func (r *replicas) close() {
 	}
 }
 
-// confirm is a transaction that writes something to the log, which nobody reads: without that its commit would wait for
-// nothing.
+// confirm writes a message to the log, which nobody reads: without a write, its commit would wait for nothing.
 const confirm = `SELECT pg_logical_emit_message(true, 'onceward', '')`
 
 // errCutOff is the error of a confirmation whose own wait for the standbys was cut off.
 var errCutOff = errors.New("the commit did not wait for its standbys")
 
-// replicated waits until the standbys that commits wait for have all that was committed so far. A commit whose wait was
-// cut off, by a restart of the server, an administrator or a lost connection, can be seen before they have it: a call that
-// finds it must not answer for it yet. The log is in one order, so that it is enough to wait for a further commit. Where
-// commits wait for nothing it is a short trip, and a server without such a log has nothing to wait for.
+// replicated waits until the standbys that commits wait for have everything that was committed so far. If the wait
+// of a commit was cut off, by a restart of the server, an administrator or a lost connection, the commit is
+// visible before the standbys have it: a call that finds it must not answer yet. The log has one order, so it is
+// enough to wait for a further commit. If commits wait for nothing, this is a short round trip. A server without
+// such a log has nothing to wait for.
 func replicated(ctx context.Context, pool *ownPool) error {
 	err := pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		trip := pipeline{conn: conn.Conn(), unnamed: true}
@@ -155,7 +156,7 @@ func replicated(ctx context.Context, pool *ownPool) error {
 	return fmt.Errorf("commits were seen, and it could not be confirmed that the standbys have them: %w", err)
 }
 
-// checkConfirming refuses a user who may not confirm commits.
+// checkConfirming returns an error if the user may not confirm commits.
 func (s *Store) checkConfirming(ctx context.Context) error {
 	if s.options.readOnly {
 		return nil
@@ -172,7 +173,7 @@ func (s *Store) checkConfirming(ctx context.Context) error {
 	}
 }
 
-// checkWarnings refuses connections on which the server does not report a commit that did not wait for its standbys.
+// checkWarnings returns an error if the connections hide the warning about a commit that did not wait for its standbys.
 func (s *Store) checkWarnings(level string) error {
 	if level != "error" || s.options.readOnly {
 		return nil

@@ -11,12 +11,12 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// row is a record as its columns hold it.
+// row is a record in the form of its columns.
 type row struct {
 	id                                    [16]byte
 	attempt, due, retention               int64
 	created, settled, secret, reconciled  optional
-	step                                  optional // drawn by the step that stored the recovery point
+	step                                  optional // a random number of the step that stored the recovery point
 	state, version, status                int16
 	resumable, notReplayable, notStored   mark
 	keyUUID                               pgtype.UUID
@@ -28,12 +28,12 @@ type row struct {
 	contentType, header, data, body       []byte
 }
 
-// columns are the columns of a record but its id, in the order of [row.fields].
+// columns lists the columns of a record except its id, in the order of [row.fields].
 const columns = `attempt, due, retention, created_at, settled_at, downstream_secret, reconcile_count, step, state, ` +
 	`version, status, resumable, not_replayable, not_stored, key_uuid, nonce, fingerprint, operation, scope, key, point, ` +
 	`last_error, first_error, reconcile_error, provider_id, trace_id, content_type, header, data, body`
 
-// fields are where the columns are read from, and written to.
+// fields returns pointers to the columns, to read and to write them.
 func (r *row) fields() []any {
 	return []any{
 		&r.attempt, &r.due, &r.retention, &r.created, &r.settled, &r.secret, &r.reconciled, &r.step, &r.state, &r.version,
@@ -66,7 +66,7 @@ func (m *mark) ScanBool(v pgtype.Bool) error {
 	return nil
 }
 
-// nullable is how a column holds a text that most records do not have.
+// nullable returns a text for a column, or nil, which is NULL, for an empty text.
 func nullable[T string | []byte](text T) []byte {
 	if len(text) == 0 {
 		return nil
@@ -74,7 +74,7 @@ func nullable[T string | []byte](text T) []byte {
 	return []byte(text)
 }
 
-// micros is how the columns hold a time.
+// micros returns a time in the form of a column.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -117,7 +117,7 @@ func (r *row) encode(rec *store.Record, id [16]byte) {
 	}
 }
 
-// asUUID returns a key that is a UUID in the form in which UUIDs are written.
+// asUUID returns a key as a UUID, if the key is a UUID in its usual text form.
 func asUUID(key string) (id pgtype.UUID) {
 	if len(key) != 36 || id.Scan(key) != nil || id.String() != key {
 		return pgtype.UUID{}
@@ -153,10 +153,11 @@ func (r *row) record(id store.ID) (store.Record, error) {
 	return rec, nil
 }
 
-// errDamaged says that columns do not hold what a record has there.
+// errDamaged is the error of a record whose columns have invalid values.
 var errDamaged = &store.UnreadableError{Version: store.RecordVersion, Reason: "a column of it is damaged"}
 
-// decode is the inverse of encode. A row that cannot be read gives an [*store.UnreadableError], and the ID.
+// decode is the inverse of encode. For a row that cannot be read, it returns an [*store.UnreadableError],
+// and a record with the ID.
 func (r *row) decode() (store.Record, error) {
 	id := store.ID{Scope: string(r.scope), Key: string(r.key)}
 	if r.keyUUID.Valid {
@@ -192,7 +193,7 @@ func (r *row) decode() (store.Record, error) {
 	return rec, nil
 }
 
-// decodeState reads the columns whose meaning depends on the state, and reports whether they are whole.
+// decodeState reads the columns whose meaning depends on the state, and reports whether they are valid.
 func (r *row) decodeState(rec *store.Record) bool {
 	due := fromMicros(r.due)
 	switch rec.State {
@@ -239,13 +240,13 @@ func (r *row) decodeAnswer() (answer store.Response, err error) {
 	return answer, nil
 }
 
-// What a fingerprint takes, without a session and with one.
+// The sizes of a fingerprint, without a session and with one.
 const (
 	sizeOfFingerprint = 1 + 4 + 32
 	sizeWithSession   = sizeOfFingerprint + 16
 )
 
-// encodeFingerprint returns the rules, the id of the secret, the sum and, where there is one, the session.
+// encodeFingerprint returns the rules, the id of the secret, the sum and the session, if there is one.
 func encodeFingerprint(f *store.Fingerprint) []byte {
 	b := append(make([]byte, 0, sizeWithSession), f.Rules)
 	b = binary.BigEndian.AppendUint32(b, f.Secret)
@@ -256,7 +257,7 @@ func encodeFingerprint(f *store.Fingerprint) []byte {
 	return b
 }
 
-// decodeFingerprint is the inverse of encodeFingerprint. It reports whether there was one.
+// decodeFingerprint is the inverse of encodeFingerprint. It reports whether b has the size of a fingerprint.
 func decodeFingerprint(b []byte, f *store.Fingerprint) bool {
 	if len(b) != sizeOfFingerprint && len(b) != sizeWithSession {
 		return false

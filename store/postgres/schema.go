@@ -21,14 +21,13 @@ var migrationFiles embed.FS
 // selectStatus reads the version of the tables.
 const selectStatus = `SELECT coalesce(max(version), 0) FROM @schema`
 
-// Migrations returns the migrations in the format of goose, for those who apply them with a tool of their own. They name
-// their tables onceward_… and create them in the first schema of the search_path. They have no way down, which would forget
-// every key.
+// Migrations returns the migrations in the format of goose, for users who apply them with a tool of their own.
+// They create tables named onceward_… in the first schema of the search_path. There are no down migrations,
+// because they would delete every key.
 func Migrations() fs.FS { return sqltx.MigrationFiles(migrationFiles) }
 
-// Migrate creates the tables, or brings them up to date. Any number of processes may call it at once. It refuses tables
-// that a newer version has made. The options are those of [Open], which does the same unless [WithManualMigration] says
-// otherwise.
+// Migrate creates or updates the tables. Any number of processes may call it at once. It refuses tables that a newer
+// version has made. It takes the options of [Open], which does the same unless [WithManualMigration] is given.
 func Migrate(ctx context.Context, url string, with ...Option) error {
 	automatic := func(o *options) { o.manual, o.readOnly = false, false }
 	s, err := Open(ctx, url, append(append([]Option{}, with...), automatic)...)
@@ -38,8 +37,9 @@ func Migrate(ctx context.Context, url string, with ...Option) error {
 	return s.Close()
 }
 
-// Status returns how the tables stand against what this program needs. It writes nothing, and does with a user who may
-// only SELECT from the table of versions. The options that count are [WithSchema] and [WithTablePrefix].
+// Status returns the version of the tables, compared with the version that this program needs. It writes nothing,
+// and needs no right but to SELECT from the table of versions. Only the options [WithSchema] and
+// [WithTablePrefix] have an effect.
 func Status(ctx context.Context, url string, with ...Option) (status store.SchemaStatus, err error) {
 	chosen := defaults()
 	for _, option := range with {
@@ -53,7 +53,7 @@ func Status(ctx context.Context, url string, with ...Option) (status store.Schem
 	if err != nil {
 		return status, fmt.Errorf("postgres: status: %w", err)
 	}
-	defer func() { _ = conn.Close(ctx) }() // nothing is under way
+	defer func() { _ = conn.Close(ctx) }() // nothing is running
 	where, err := findTables(ctx, conn, &chosen)
 	if err == nil {
 		status, err = readStatus(ctx, conn, where, &chosen.migrations)
@@ -69,8 +69,8 @@ type asker interface {
 	QueryRow(ctx context.Context, statement string, args ...any) pgx.Row
 }
 
-// selectPresent reads whether a table exists. The query takes a lock on pg_class, so that the session learns what
-// others have committed since its last look: a table that was missing then may be cached as missing.
+// selectPresent reads whether a table exists. The query takes a lock on pg_class, so that the session sees what others
+// have committed since its last look: a table that was missing then may be cached as missing.
 const selectPresent = `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($1))`
 
 // readStatus reads the version of the tables.
@@ -88,7 +88,7 @@ func readStatus(ctx context.Context, conn asker, where names, m *sqltx.Migration
 	return status, nil
 }
 
-// migrate brings the tables up to date. A user who may not create tables gets by if there is nothing to do.
+// migrate updates the tables. If there is nothing to do, the user need not be allowed to create tables.
 func (s *Store) migrate(ctx context.Context) error {
 	status, err := readStatus(ctx, s.own, s.names, &s.options.migrations)
 	if err != nil || len(status.Pending) == 0 {
@@ -105,11 +105,11 @@ func (s *Store) migrate(ctx context.Context) error {
 	return nil
 }
 
-// waitsForMigration reports whether a migration failed because of other sessions, and may be tried again: one that
-// migrates the same tables, or one that uses them.
+// waitsForMigration reports whether a migration failed because of other sessions, which migrate the same tables or use
+// them, and may be retried.
 func waitsForMigration(err error) bool { return undone(err) || sqlState(err) == stateLockNotAvailable }
 
-// migrateIn brings the tables up to date in a transaction. The lock keeps other processes from migrating the same tables
+// migrateIn updates the tables in a transaction. The lock keeps other processes from migrating the same tables
 // until the transaction ends.
 func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 	const path = `SELECT set_config('search_path', $1, true)`
@@ -136,8 +136,8 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// plainHead begins what PlainSQL returns, and plainCheck refuses tables of another version. The table is named in a
-// text, because it need not be there.
+// plainHead begins the text that PlainSQL returns, and plainCheck refuses tables of another version. The name of the
+// table is in a string, because the table may not exist.
 const (
 	plainHead = `-- Brings the tables of Onceward in %[1]s from version %[2]d to version %[3]d, in one transaction.
 -- psql -v ON_ERROR_STOP=1 -f THIS_FILE
@@ -165,9 +165,9 @@ $check$;
 `
 )
 
-// PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs as it is:
-// for those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another
-// version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_.
+// PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs unchanged.
+// It is for users who change their databases by hand, or with a tool of their own. The script refuses tables of another
+// version than from. An empty schema means the first schema of the search_path; an empty prefix means onceward_.
 func PlainSQL(schema, prefix string, from int) (string, error) {
 	all := sqltx.NewMigrations(Migrations())
 	return plainScript(&all, names{schema: schema, prefix: cmp.Or(prefix, sqltx.DefaultPrefix)}, from)
@@ -199,16 +199,16 @@ func plainScript(m *sqltx.Migrations, where names, from int) (string, error) {
 	return text.String(), nil
 }
 
-// literal writes a text as SQL does.
+// literal returns a text as an SQL string.
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// names says where the tables are.
+// names is the place of the tables: their schema, and the prefix of their names.
 type names struct {
 	schema string
 	prefix string
 }
 
-// findTables finds out in which schema the tables are, or are to be.
+// findTables returns the schema and the prefix of the tables, which need not exist yet.
 func findTables(ctx context.Context, conn asker, o *options) (names, error) {
 	where := names{schema: o.schema, prefix: o.prefix}
 	if where.schema == "" {
@@ -228,7 +228,7 @@ func findTables(ctx context.Context, conn asker, o *options) (names, error) {
 	return where, err
 }
 
-// place says in words where the tables are.
+// place describes in words where the tables are.
 func (n names) place() string {
 	if n.schema == "" {
 		return "the first schema of the search_path, as " + n.prefix + "…"
@@ -273,7 +273,7 @@ func (n names) lockMigration() string {
 	return `SELECT pg_advisory_xact_lock(hashtextextended(` + name + `, 0))`
 }
 
-// channel is the one on which settled records are announced: one for each set of tables in a database.
+// channel returns the channel on which settled records are announced. Each set of tables in a database has its own.
 func (n names) channel() string {
 	return n.prefix + shortHash(n.schema+"\x00"+n.prefix)
 }

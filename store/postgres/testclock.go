@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// TestingT is what of a *testing.T a [TestClock] needs. A program has none, so it cannot move its time by accident.
+// TestingT is the part of *testing.T that a [TestClock] needs. A program has no *testing.T, so it cannot
+// move its time by accident.
 type TestingT interface {
 	Helper()
 	Cleanup(func())
@@ -16,14 +17,14 @@ type TestingT interface {
 }
 
 // TestClock moves the clock of a store in a test: leases end, answers expire, and messages and reconciliations become
-// due, without waiting for it. Time goes on by the server's clock, so much ahead of it.
+// due, without waiting. Time continues with the server's clock, ahead of it by the time that the clock was moved.
 //
-// All statements take the time from one SQL function, and that is what is replaced: so everything moves together, for
-// every process that uses the same tables. Timers of Go do not: a worker looks again when its RunOnce is called, a
-// handler keeps its deadline, and its heartbeats come as before.
+// All statements read the time from one SQL function, which a TestClock replaces. So everything moves together, for
+// every process that uses the same tables. Timers of Go do not move: a worker looks again when its RunOnce is called, a
+// handler keeps its deadline, and its heartbeats continue at their usual interval.
 type TestClock struct {
 	t TestingT
-	// pool is the clock's own, so that the end of the store does not matter.
+	// pool is the clock's own, so that it works after the store was closed.
 	pool  *pgxpool.Pool
 	names names
 	// original is the function that was replaced.
@@ -31,8 +32,8 @@ type TestClock struct {
 }
 
 const (
-	// setTestClock adds what a table says to the server's time. The table has a key, so that the server looks it up in the
-	// same way with every setting.
+	// setTestClock adds the value in a table to the server's time. The table has a key, so that the server looks the
+	// value up in the same way with every setting.
 	setTestClock = `CREATE TABLE @test_clock (id integer PRIMARY KEY, ahead bigint NOT NULL);
 		INSERT INTO @test_clock VALUES (1, 0);
 		CREATE OR REPLACE FUNCTION @now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -42,18 +43,18 @@ const (
 	dropTestClock = `DROP TABLE @test_clock`
 )
 
-// NewTestClock returns the clock of a store whose tables belong to this test alone, such as in a schema that the test
-// has made. It fails the test if they hold a record or a message: a clock that jumps would do harm to others'
-// operations. When the test ends the tables have the server's time again. The store's user must own the tables, as one
-// does who made them.
+// NewTestClock returns a clock for a store whose tables belong to this test alone, for example in a schema that the
+// test has made. It fails the test if the tables hold a record or a message, because a clock that jumps would harm the
+// operations of others. When the test ends, the tables use the server's time again. The store's user must own the
+// tables, as the user that created them does.
 func NewTestClock(t TestingT, s *Store) *TestClock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	config := s.own.Config()
 	config.MaxConns = 1
-	config.ConnConfig.DialFunc = s.sockets.dial // it is none of the store's connections
-	// A test may end connections, or the server.
+	config.ConnConfig.DialFunc = s.sockets.dial // it is not one of the store's connections
+	// A test may close connections, or stop the server.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -68,7 +69,7 @@ func NewTestClock(t TestingT, s *Store) *TestClock {
 	return c
 }
 
-// begin makes the clock one that can be moved, if it may be.
+// begin replaces the SQL function, unless the tables are in use or have another test clock.
 func (c *TestClock) begin(ctx context.Context) error {
 	var used, moved bool
 	err := c.pool.QueryRow(ctx,
@@ -92,7 +93,7 @@ func (c *TestClock) begin(ctx context.Context) error {
 	return err
 }
 
-// Advance moves the clock. It fails the test if it cannot.
+// Advance moves the clock by d. It fails the test if that is not possible.
 func (c *TestClock) Advance(d time.Duration) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
@@ -102,7 +103,7 @@ func (c *TestClock) Advance(d time.Duration) {
 	}
 }
 
-// end gives the tables the server's time again, unless the test has dropped them.
+// end makes the tables use the server's time again, unless the test has dropped them.
 func (c *TestClock) end() {
 	defer c.pool.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)

@@ -11,10 +11,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// settleTimeout bounds what follows the work.
+// settleTimeout bounds the calls to the server after the work.
 const settleTimeout = 15 * time.Second
 
-// commit is the last round trip: the messages of the answer, what the plan writes, and COMMIT.
+// commit makes the last round trip: the messages of the answer, the writes of the plan, and COMMIT.
 func (t *transaction) commit() error {
 	trip, deadline := t.newTrip(), time.Now().Add(settleTimeout)
 	err := t.plan.prepare(trip, deadline)
@@ -39,13 +39,13 @@ func (t *transaction) commit() error {
 		}
 	}
 	if err == nil && t.gate.adds.Load() {
-		t.store.messages.Wake() // those in this process who wait for messages
+		t.store.messages.Wake() // wakes workers of this process that wait for messages
 	}
 	return err
 }
 
-// commitAnswer undoes the work and stores its answer in a transaction that takes the lock again. Should another one
-// have been faster, what that stored counts: the work of this one is undone.
+// commitAnswer undoes the work and stores its answer in a new transaction, which takes the lock again. If another
+// transaction was faster, its result counts, because the work of this one is undone.
 func (t *transaction) commitAnswer() error {
 	t.gate.messages = nil
 	if err := t.rollback(); err != nil {
@@ -68,10 +68,10 @@ func (t *transaction) commitAnswer() error {
 	return t.commit()
 }
 
-// errRolledBack says that the server turned a COMMIT into a ROLLBACK.
+// errRolledBack is the error of a COMMIT that the server turned into a ROLLBACK.
 var errRolledBack = errors.New("the server answered COMMIT with ROLLBACK")
 
-// runCommit makes a round trip whose last statement is COMMIT, and makes sure that it was one.
+// runCommit makes a round trip whose last statement is COMMIT, and checks that the server committed.
 func (p *pipeline) runCommit(deadline time.Time, read func(statement int, values [][]byte) error) error {
 	tag, err := p.run(deadline, read)
 	switch {
@@ -84,8 +84,9 @@ func (p *pipeline) runCommit(deadline time.Time, read func(statement int, values
 	}
 }
 
-// resolve finds out what became of a commit that ended in an error. If there is a record no error is believed: the same
-// lock is taken on another connection, so that the transaction is over, and then the server is asked for its fate.
+// resolve finds out the outcome of a commit that ended in an error. If there is a record, resolve does not
+// rely on the error: it takes the same lock on another connection, so that the transaction is over, and then
+// asks the server for its fate.
 func (t *transaction) resolve(cause error) error {
 	if !t.keyed {
 		return t.believe(cause)
@@ -110,8 +111,8 @@ func (t *transaction) resolve(cause error) error {
 	return t.plan.learned(&rec, became, cause)
 }
 
-// believe says what became of a commit that no record tells of. What the server itself refused was not committed; it
-// may have left the transaction open.
+// believe returns the error of a failed commit that no record shows. A commit that the server itself refused was not
+// made; the transaction may still be open.
 func (t *transaction) believe(cause error) error {
 	if undone(cause) || refusedByServer(cause) {
 		return t.store.notCommitted(errors.Join(cause, t.rollback()))
@@ -120,7 +121,7 @@ func (t *transaction) believe(cause error) error {
 	return fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, cause)
 }
 
-// notCommitted is the error of a transaction that was certainly not committed, by what the server said.
+// notCommitted returns the error of a transaction that was certainly not committed, for the error of the server.
 func (s *Store) notCommitted(cause error) error {
 	switch {
 	case undone(cause) || s.lostRace(cause):
@@ -132,35 +133,36 @@ func (s *Store) notCommitted(cause error) error {
 	}
 }
 
-// stateIdleTooLong is that of a transaction which the server put out before anything more was sent.
+// stateIdleTooLong is the SQL state of a transaction that the server ended because it was idle for too long, before a
+// further statement was sent.
 const stateIdleTooLong = "25P03"
 
-// refusedByServer reports whether the server answered that it undid the transaction. Another error that ends the
-// session does not say so.
+// refusedByServer reports whether the server answered that it undid the transaction. Other errors that end the
+// session do not mean that.
 func refusedByServer(err error) bool {
 	var pg *pgconn.PgError
 	return errors.Is(err, errRolledBack) ||
 		errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
 }
 
-// awaitLock waits until the lock is free: the transaction that had it is then certainly over. A standby has locks of its
-// own.
+// awaitLock waits until the lock is free: the transaction that held it is then certainly over. A
+// standby has locks of its own.
 var awaitLock = `SELECT pg_is_in_recovery(), ` + takeLock(`$1::bigint`)
 
 const (
-	// askFate asks what became of a transaction.
+	// askFate asks the server for the outcome of a transaction.
 	askFate = `SELECT pg_xact_status($1)`
 	lookUp  = `SELECT ` + columns + ` FROM @record WHERE id = $1`
-	// stateFuture is what askFate is refused with if the server has not begun such a transaction: it has taken the place
-	// of the one that had, and does not have the commit.
+	// stateFuture is the SQL state with which askFate fails if the server has never begun such a transaction: the
+	// server has replaced the one that began it, and does not have the commit.
 	stateFuture = "22023"
 )
 
-// fate is what became of a transaction, as the server knows it.
+// fate is the outcome of a transaction, as the server reports it.
 type fate string
 
-// The fates of a transaction. Any other says that the server has forgotten it. After a fail-over that lost the
-// transaction its number may be another one's, so that fateCommitted does not count against a record that shows the
+// The fates of a transaction. Any other value means that the server has forgotten it. After a fail-over that lost the
+// transaction, its number may belong to another transaction, so fateCommitted does not count if the record shows the
 // opposite. A transaction that was committed on the server that answers is never fateUndone.
 const (
 	fateCommitted fate = "committed"
@@ -168,21 +170,22 @@ const (
 	fateUnderWay  fate = "in progress"
 )
 
-// errUnderWay says that a transaction is not over.
+// errUnderWay is the error of a transaction that is not over.
 var errUnderWay = errors.New("the transaction is still under way")
 
-// unknown is the error of a transaction of which its owner can say no more than its fate, if the server knows that.
+// unknown returns the error of a transaction of which no more is known than its fate, if the server knows that.
 func (f fate) unknown(cause error) error {
 	return fmt.Errorf("%w: commit: %w; by the server the transaction is %q", store.ErrOutcomeUnknown, cause, string(f))
 }
 
-// The statements of ask whose replies are read, by their numbers in the round trip. The look-up comes in the place of
-// the question for the fate if the server does not know the transaction.
+// The numbers of the statements of ask whose replies are read. If the server does not know the transaction, askFate is
+// not sent, and the look-up has its number.
 const askedLock, askedFate, askedRecord = 1, 3, 4
 
-// ask asks what became of the transaction when it is over, and looks the record up. A record in StateNone stands for
-// none, which proves nothing: it may have been removed. The lock is waited for in a transaction of its own: where every
-// transaction sees what was there when it began, one that began to wait before the commit would not see the record.
+// ask waits until the transaction is over, asks the server for its fate, and reads the record. A record in StateNone
+// means that there is none, which proves nothing: the record may have been removed. ask waits for the lock in a
+// transaction of its own: if every transaction sees the state at its beginning, a transaction that began to wait before
+// the commit would not see the record.
 func (t *transaction) ask(ctx context.Context) (rec store.Record, became fate, err error) {
 	conn, err := t.store.asking.Acquire(ctx)
 	if err != nil {
@@ -207,7 +210,7 @@ func (t *transaction) ask(ctx context.Context) (rec store.Record, became fate, e
 		v := values{raw: raw}
 		switch {
 		case statement == askedLock && v.bool(0):
-			return ErrStandby // it may not have heard of the commit yet
+			return ErrStandby // it may not have the commit yet
 		case statement == askedFate && !t.lostHistory:
 			if became = fate(v.bytes(0)); became == fateUnderWay {
 				return errUnderWay

@@ -15,10 +15,11 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// gate stands between a handler and its transaction. It refuses to end the transaction, and notices if that happened
-// anyway.
+// gate stands between a handler and its transaction. It refuses calls that end the transaction, and detects if the
+// transaction was ended anyway.
 //
-// It is memory of its own: what is left of the handler may keep it for longer than the transaction lasts.
+// A gate is allocated apart from its transaction, because a goroutine or rows that the handler left may keep the gate
+// for longer than the transaction lasts.
 type gate struct {
 	sqltx.Gate
 	store *Store
@@ -26,22 +27,23 @@ type gate struct {
 	conn  *pgx.Conn
 	// sqlConn is the connection as database/sql sees it.
 	sqlConn *stdlib.Conn
-	// answers says that there will be an answer, to which the work may add messages, adds that it added any, in either
-	// way.
+	// answers means that there will be an answer, to which the work may add messages. adds means that the work has
+	// added a message, to the answer or with a statement of its own.
 	answers bool
 	adds    atomic.Bool
 
 	// batch is the last statement, if that is a batch.
 	batch      *pgx.Batch
 	savepoints int
-	// messages are those that the handler added to its answer.
+	// messages are the messages that the handler added to its answer.
 	messages   []addition
 	answerSize outbox.AnswerSize
 	ctx        sqltx.Context
 
-	// ended says that a statement of the handler ended the transaction.
+	// ended means that a statement of the handler ended the transaction.
 	ended atomic.Bool
-	// raw says that the handler has taken the connection itself, objects that it can reach it by way of large objects.
+	// raw means that the handler has taken the connection itself. objects means that the handler can reach the
+	// connection through large objects.
 	raw, objects atomic.Bool
 }
 
@@ -68,18 +70,18 @@ func (g *gate) exec(ctx context.Context, conn *pgx.Conn, statement string, args 
 	return tag, err
 }
 
-// note looks at how a statement ended. The caller holds the gate.
+// note checks whether a statement ended the transaction. The caller holds the gate.
 func (g *gate) note(tag pgconn.CommandTag, err error) {
 	switch verb, _, _ := strings.Cut(tag.String(), " "); verb {
 	case "COMMIT", "BEGIN", "START":
-		// A savepoint's end has another tag, but for its ROLLBACK, which the status tells apart.
+		// The end of a savepoint has another tag, except for its ROLLBACK, which the status distinguishes.
 		g.ended.Store(true)
 	}
 	g.noteStatus(err)
 }
 
-// meet notes an error if it comes from the neighbours. A statement with NOWAIT has asked for its error. The caller holds
-// the gate.
+// meet records an error that concurrent transactions caused. The error of a statement with NOWAIT does not count,
+// because the statement asked for it. The caller holds the gate.
 func (g *gate) meet(err error) {
 	if undone(err) || sqlState(err) == stateLockNotAvailable && !g.noWait() {
 		g.Meet(err)
@@ -93,7 +95,7 @@ func (g *gate) noWait() bool {
 		g.batch != nil && slices.ContainsFunc(g.batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return has(q.SQL) })
 }
 
-// noteStatus looks at the state of the transaction after a statement. The caller holds the gate.
+// noteStatus checks the state of the transaction after a statement. The caller holds the gate.
 func (g *gate) noteStatus(err error) {
 	g.meet(err)
 	lost := g.conn.IsClosed()
@@ -105,7 +107,7 @@ func (g *gate) noteStatus(err error) {
 	}
 }
 
-// leftOpen is what a handler may leave open: rows, or a batch, with the statement that they are the result of.
+// leftOpen is a result that a handler may leave open, rows or a batch, with its statement.
 type leftOpen struct {
 	gate      *gate
 	close     func() error
@@ -115,37 +117,39 @@ type leftOpen struct {
 	ending    bool // the statement may end the transaction
 }
 
-// keep notes that the result of the last statement is open, and how the gate closes it. The caller holds the gate.
+// keep records that the result of the last statement is open, and the function with which the gate closes it.
+// The caller holds the gate.
 func (g *gate) keep(close func() error) *leftOpen {
 	l := &leftOpen{g, close, g.Statement, g.CallCtx, g.batch, g.Ending.Load()}
 	g.Keep(l)
 	return l
 }
 
-// Close implements [sqltx.Result]. The rest of the result may meet a neighbour, or take the connection with it if the
-// context of the statement has ended.
+// Close implements [sqltx.Result]. Reading the rest of the result may fail because of a concurrent transaction, or
+// close the connection if the context of the statement has ended.
 func (l *leftOpen) Close() {
 	l.gate.Statement, l.gate.CallCtx, l.gate.batch = l.statement, l.ctx, l.batch
 	if l.ending {
-		l.gate.Ending.Store(true) // a statement after it, which was refused, may have cleared that
+		l.gate.Ending.Store(true) // a later statement, which was refused, may have cleared it
 	}
 	l.gate.noteStatus(l.close())
 }
 
-// inspect notes whether a statement that is about to run may end the transaction. The caller holds the gate.
+// inspect records whether a statement that is about to run may end the transaction. The caller holds the gate.
 func (g *gate) inspect(ctx context.Context, statement string) {
 	g.Statement, g.CallCtx, g.batch = statement, ctx, nil
 	g.Ending.Store(mayEnd(statement) && !g.conn.IsClosed())
 }
 
-// inspectBatch does so for the statements of a batch. The caller holds the gate.
+// inspectBatch does what inspect does, for the statements of a batch. The caller holds the gate.
 func (g *gate) inspectBatch(ctx context.Context, batch *pgx.Batch) {
 	ending := slices.ContainsFunc(batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return mayEnd(q.SQL) })
 	g.Statement, g.CallCtx, g.batch = "of a batch", ctx, batch
 	g.Ending.Store(ending && !g.conn.IsClosed())
 }
 
-// mayEnd reports whether one of the statements in a text ends a transaction. A semicolon in a string makes it cautious.
+// mayEnd reports whether one of the statements in a text ends a transaction. A semicolon in a string may make it report
+// true for a text that does not.
 func mayEnd(text string) bool {
 	for more := true; more; {
 		var one string
@@ -158,7 +162,7 @@ func mayEnd(text string) bool {
 	return false
 }
 
-// firstWord is that of a statement, behind its comments.
+// firstWord returns the first word of a statement after its comments.
 func firstWord(statement string) string {
 	for {
 		statement = strings.TrimSpace(statement)
@@ -176,7 +180,7 @@ func firstWord(statement string) string {
 	}
 }
 
-// What becomes of late work that may have ended the transaction itself.
+// The errors of late work that may have ended the transaction itself.
 var (
 	errLateRaw   = errors.New("the work did not return, and had taken the connection itself")
 	errLateEnded = errors.New("the work ended the transaction that is not its to end, or may have, and did not return")
@@ -189,18 +193,18 @@ func (t *transaction) Revoke() {
 	t.store.flights.Leave(t.id, t.flight)
 	t.store.waits.settled(t.hash)
 	if !t.gate.within() {
-		return // the work can use it past the gate: it is released when the work returns
+		return // the work can use the connection past the gate: it is released when the work returns
 	}
 	if !quiet {
-		t.gate.Close(t.store.logger) // which waits as long as the call under way takes, that may be in the work's own code
+		t.gate.Close(t.store.logger) // it waits for the running call, which may be in the work's own code
 	}
-	t.close() // it is not used again: late work may know it
+	t.close() // the connection is not used again: late work may know it
 	t.acquired.release()
 	t.released = true
 }
 
-// undoLate ends the transaction, and returns what that came to. It reports whether the work is done with the
-// connection.
+// undoLate ends the transaction of late work, and returns the error of the call. quiet reports whether the work is
+// done with the connection.
 func (t *transaction) undoLate() (quiet bool, err error) {
 	t.gate.Lock()
 	switch {
@@ -220,11 +224,11 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 	}
 }
 
-// cut ends the connection under the work's hands. The server is told to give up what it is busy with: it would go on
-// to its end.
+// cut closes the connection while the work is using it, and asks the server to cancel the running statement, which
+// would otherwise run to its end.
 func (t *transaction) cut() {
 	pg := t.conn.PgConn()
-	_ = pg.Conn().Close() // it is given up whether or not the server hears of it
+	_ = pg.Conn().Close() // the connection is dropped even if the server does not notice
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	_ = pg.CancelRequest(ctx)
@@ -238,6 +242,6 @@ func (t *transaction) endCut() (quiet bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	_, _, _ = t.ask(ctx) // which waits for the lock; in vain, the next one who wants it is told to come again
+	_, _, _ = t.ask(ctx) // it waits for the lock; if that fails, the next request for the key has to retry
 	return quiet, unavailable(sqltx.ErrLate)
 }

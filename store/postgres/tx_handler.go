@@ -13,11 +13,11 @@ import (
 )
 
 // Tx returns the transaction of a transactional handler. What the handler writes through it becomes durable together
-// with its answer, or not at all. The guard ends it: its Commit and Rollback return [onceward.ErrTxOwned]. Begin makes
-// a savepoint, which the handler may end.
+// with its answer, or not at all. The guard ends the transaction: its Commit and Rollback return [onceward.ErrTxOwned].
+// Begin makes a savepoint, which the handler may end.
 //
-// It panics if the context has none, because the route is not transactional or its store is not of this package:
-// writing past the transaction would undo the guarantee without a sign.
+// It panics if the context has no transaction, because the route is not transactional or its store is not of this
+// package: writes outside the transaction would silently break the guarantee.
 func Tx(ctx context.Context) pgx.Tx {
 	tx, ok := LookupTx(ctx)
 	if !ok {
@@ -41,11 +41,11 @@ func LookupTx(ctx context.Context) (pgx.Tx, bool) {
 }
 
 // ContextWithTx returns a context from which a handler takes the transaction with [Tx], so that a test can call the
-// handler by itself, without a guard. The transaction stays the caller's to end. What the handler gets refuses Commit
-// and Rollback, as that of a guard does, so that a handler which ends its transaction is noticed.
+// handler without a guard. The caller ends the transaction. The handler's Commit and Rollback are refused, as they are
+// with a guard, so that a test detects a handler that ends its transaction.
 //
-// No guard is there, so [onceward.FromContext] returns nil, a message cannot be added to the answer, and [onceward.Tx]
-// finds nothing: a handler that takes a *sql.Tx is given one with [store.ContextWithTx].
+// Without a guard, [onceward.FromContext] returns nil, a message cannot be added to the answer, and [onceward.Tx] finds
+// no transaction: a handler that takes a *sql.Tx gets one with [store.ContextWithTx].
 func ContextWithTx(ctx context.Context, tx pgx.Tx) context.Context {
 	return context.WithValue(ctx, gateKey{}, callersTx{tx})
 }
@@ -53,23 +53,23 @@ func ContextWithTx(ctx context.Context, tx pgx.Tx) context.Context {
 // callersTx is a transaction that belongs to the caller of a handler.
 type callersTx struct{ pgx.Tx }
 
-// Commit refuses.
+// Commit returns [store.ErrTxOwned].
 func (callersTx) Commit(context.Context) error { return store.ErrTxOwned }
 
-// Rollback refuses.
+// Rollback returns [store.ErrTxOwned].
 func (callersTx) Rollback(context.Context) error { return store.ErrTxOwned }
 
 // handlerTx is the pgx.Tx of a handler.
 type handlerTx struct{ gate *gate }
 
-// Commit refuses.
+// Commit returns [store.ErrTxOwned].
 func (handlerTx) Commit(context.Context) error { return store.ErrTxOwned }
 
-// Rollback refuses.
+// Rollback returns [store.ErrTxOwned].
 func (handlerTx) Rollback(context.Context) error { return store.ErrTxOwned }
 
-// Conn returns the connection itself, past the gate. Behind the handler's end it is nil: the connection may be another
-// request's by then.
+// Conn returns the connection itself, past the gate. After the handler has returned it is nil, because another request
+// may use the connection by then.
 func (tx handlerTx) Conn() *pgx.Conn {
 	conn, err := tx.gate.enter()
 	if err != nil {
@@ -81,7 +81,7 @@ func (tx handlerTx) Conn() *pgx.Conn {
 }
 
 // LargeObjects gives access to the large objects of the transaction. Only a transaction that pgx began can make them,
-// so it is told that it did.
+// so pgx begins one here with a statement that has no effect.
 func (tx handlerTx) LargeObjects() pgx.LargeObjects {
 	conn, err := tx.gate.enter()
 	if err != nil {
@@ -161,7 +161,7 @@ func (tx handlerTx) CopyFrom(
 	return n, err
 }
 
-// errNested is what a batch gets that begins a transaction.
+// errNested is the error of a batch that begins a transaction.
 var errNested = fmt.Errorf("%w: a batch cannot begin another inside of it", store.ErrTxOwned)
 
 // begins reports whether a batch begins with a transaction, by pgx.Batch.BeginTx or by a statement.
@@ -234,7 +234,7 @@ func (r *handlerRows) Close() {
 	r.ended()
 }
 
-// ended forgets the rows. The caller holds the gate.
+// ended removes the rows from the gate. The caller holds the gate.
 func (r *handlerRows) ended() {
 	if r.over {
 		return
@@ -244,7 +244,7 @@ func (r *handlerRows) ended() {
 	r.gate.note(r.Rows.CommandTag(), r.Rows.Err())
 }
 
-// Err says why there are no more rows.
+// Err returns the error that ended the rows, if any.
 func (r *handlerRows) Err() error { return r.gate.Do(r.Rows.Err) }
 
 // CommandTag returns how many rows there were.
@@ -313,13 +313,13 @@ type failedRows struct {
 	err error
 }
 
-// Next has nothing to read.
+// Next returns false.
 func (failedRows) Next() bool { return false }
 
-// Close has nothing to close.
+// Close does nothing.
 func (failedRows) Close() {}
 
-// Err says why.
+// Err returns the error of the query.
 func (r failedRows) Err() error { return r.err }
 
 // handlerBatch is a batch that a handler reads. It ends with the gate.
@@ -360,9 +360,9 @@ func (b *handlerBatch) QueryRow() pgx.Row {
 	return &handlerRow{rows, err}
 }
 
-// Tx returns the handler's own transaction, which refuses to be ended, in the place of one that the batch has begun:
-// that would be the same transaction, without the gate. It is nil if the batch began none. Releases of pgx before
-// v5.12.0 do not ask for it.
+// Tx returns the handler's own transaction, which refuses to be ended, instead of a transaction that the batch has
+// begun: that would be the same transaction, without the gate. It returns nil if the batch began none. Releases of pgx
+// before v5.12.0 do not call it.
 func (b *handlerBatch) Tx() pgx.Tx {
 	results, ok := b.BatchResults.(interface{ Tx() pgx.Tx })
 	if !ok || results.Tx() == nil {
@@ -389,19 +389,20 @@ type failedBatch struct {
 	err  error
 }
 
-// Exec says why.
+// Exec returns the error of the batch.
 func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
 
-// Query says why.
+// Query returns the error of the batch.
 func (b failedBatch) Query() (pgx.Rows, error) { return failedRows{err: b.err}, b.err }
 
-// QueryRow says why.
+// QueryRow returns a row with the error of the batch.
 func (b failedBatch) QueryRow() pgx.Row { return &handlerRow{err: b.err} }
 
-// Close says why.
+// Close returns the error of the batch.
 func (b failedBatch) Close() error { return b.err }
 
-// Tx returns a transaction for callers that put off its Rollback before they look at the error: it refuses.
+// Tx returns a transaction for callers that defer its Rollback before they check the error. The
+// transaction refuses Rollback.
 func (b failedBatch) Tx() pgx.Tx { return handlerTx{b.gate} }
 
 // savepoint is a part of the transaction that the handler may undo.
@@ -414,7 +415,7 @@ type savepoint struct {
 // Commit keeps what was done since the savepoint.
 func (sp *savepoint) Commit(ctx context.Context) error { return sp.end(ctx, `RELEASE SAVEPOINT `) }
 
-// Rollback undoes what was done since the savepoint. After Commit it does nothing but say so, as in pgx.
+// Rollback undoes what was done since the savepoint. After Commit it only returns [pgx.ErrTxClosed], as in pgx.
 func (sp *savepoint) Rollback(ctx context.Context) error {
 	return sp.end(ctx, `ROLLBACK TO SAVEPOINT `)
 }

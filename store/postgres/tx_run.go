@@ -14,29 +14,29 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A transaction that the store runs for a caller goes one way: it acquires a connection, begins, decides, hands the
-// transaction to the work through a gate, checks what is left of it when the work has returned, and commits or rolls
-// back. [Store.Transact], [Store.CheckpointTx] and [Store.InTx] differ in their plans alone.
+// Each transaction that the store runs for a caller takes the same steps: it acquires a connection, begins, decides,
+// gives the work access through a gate, checks the state of the transaction when the work has returned, and commits or
+// rolls back. [Store.Transact], [Store.CheckpointTx] and [Store.InTx] differ only in their plans.
 
-// plan is what distinguishes one kind of transaction from the others. It embeds its transaction, whose methods are the
-// defaults: those of a transaction without a record.
+// plan is one kind of transaction. It embeds its transaction, whose methods are the defaults, for a
+// transaction without a record.
 type plan interface {
-	// decide says, by what the first round trip has found, whether the work is run.
+	// decide reports whether the work is run, from what the first round trip has read.
 	decide(locked bool) (run bool, err error)
-	// declined says how the call ends if the work is not run. The transaction is rolled back by then.
+	// declined returns the error of a call whose work is not run, if any. The transaction was rolled back before.
 	declined() error
-	// work calls the caller's work. The error is the work's own; one with which everything is to be undone.
+	// work calls the caller's work. An error is the work's own, and comes with [store.TxRollback].
 	work(ctx context.Context) (store.TxAction, error)
-	// prepare makes ready what is written together with COMMIT, before anything is sent.
+	// prepare prepares the writes that are sent with COMMIT, before anything is sent.
 	prepare(trip *pipeline, deadline time.Time) error
-	// write adds to the last round trip what is written together with COMMIT, and read reads what comes back.
+	// write adds these writes to the last round trip, and read reads their replies.
 	write(trip *pipeline)
 	read(statement int, raw [][]byte) error
-	// learned says how a call ends whose commit ended in an error, by the fate of the transaction and the record that was
-	// found afterwards.
+	// learned returns the error of a call whose commit ended in an error, or nil, from the fate of the transaction and
+	// the record that was found afterwards.
 	learned(rec *store.Record, became fate, cause error) error
-	// spoiled is the error of work that has ended the transaction itself, or overlooked that it had failed. The cause
-	// is the work's own error.
+	// spoiled returns the error of work that has ended the transaction itself, or has not noticed that the transaction
+	// had failed. The cause is the work's own error.
 	spoiled(reason, cause error) error
 }
 
@@ -45,29 +45,29 @@ type transaction struct {
 	plan  plan
 	store *Store
 
-	// id names the record of a keyed transaction, which takes the lock of its key, hash is its name in the table, and
-	// lease the time after which the server may end it.
+	// keyed means that the transaction takes the lock of a key. id is the ID of its record, hash is the record's name
+	// in the table, and lease is the time after which the server may end the transaction.
 	keyed bool
 	id    store.ID
 	hash  [16]byte
 	lease time.Duration
-	// level is that of the transaction.
+	// level is the isolation level of the transaction.
 	level sql.IsolationLevel
 
 	acquired acquired
 	conn     *pgx.Conn
 	view
-	gate *gate    // from when the work begins
-	trip pipeline // the round trip under way
-	// foundStep names the step that the record had when the fate of the transaction was asked for.
+	gate *gate    // set when the work begins
+	trip pipeline // the current round trip
+	// foundStep is the step in the record when the server was asked for the fate of the transaction.
 	foundStep int64
-	// lostHistory says that the server that was asked for the transaction's fate has never begun it.
+	// lostHistory means that the server that was asked for the transaction's fate has never begun the transaction.
 	lostHistory bool
-	// answers says that there will be an answer, to which the work may add messages.
+	// answers means that there will be an answer, to which the work may add messages.
 	answers bool
 
-	// longest is how long the work may take, zero for as long as it likes, and limit revokes the transaction of work that
-	// takes longer: then late says what that came to, and released that the connection is released.
+	// longest is how long the work may take, or zero for no limit. limit revokes the transaction of work that takes
+	// longer: late is then the error of the call, and released means that the connection was released.
 	longest  time.Duration
 	limit    sqltx.Limit
 	late     error
@@ -75,14 +75,14 @@ type transaction struct {
 	flight   *sqltx.Flight
 }
 
-// view is what a transaction has seen at its beginning.
+// view is what a transaction has read at its beginning.
 type view struct {
 	began  int64 // by the server's clock: no other transaction of this connection has the same
 	token  int64 // drawn for this transaction alone; zero if there is an answer to be replayed
 	number int64 // of the transaction, as the server knows it; zero with the token
 	now    time.Time
 	before store.Record
-	xmin   []byte // of the row of before: any change of the row gives it another
+	xmin   []byte // of the row of before: each change of the row changes it
 	exists bool
 }
 
@@ -139,43 +139,43 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	return t.finish(action, err)
 }
 
-// The first round trip of a transaction. The look-up is a statement of its own, behind the lock: one that locked and
-// looked at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is
-// put out by the server after a bounded time of idleness.
+// The first round trip of a transaction. The look-up is a separate statement after the lock: a statement that locked
+// and looked at once would not see what the last holder of the lock has committed. If a node stops in the middle of a
+// transaction, the server ends the transaction after a bounded idle time.
 var (
 	claim        = `SELECT ` + tryLock(`$1::bigint`) + `, transaction_timestamp()`
 	claimBounded = claim + `, set_config('idle_in_transaction_session_timeout', $2, true)`
 )
 
 const (
-	// lookUpAndDraw always returns a row. Unless there is an answer to be replayed it draws the token that the transaction
-	// stores at its end, so that the work has it from the beginning, and asks for the number of the transaction, by which
-	// the server knows later what became of it.
+	// lookUpAndDraw always returns a row. Unless there is an answer to be replayed, it draws the token that the
+	// transaction stores at its end, so that the work has the token from the beginning, and reads the number of the
+	// transaction, with which the server can be asked later for the outcome.
 	lookUpAndDraw = `SELECT @now(), CASE WHEN r.state IS DISTINCT FROM 20 OR r.due <= @now() THEN nextval('@attempt') END,
 			CASE WHEN r.state IS DISTINCT FROM 20 OR r.due <= @now() THEN pg_current_xact_id() END,
 			r.xmin, ` + columns + `
 		FROM (VALUES (1)) AS one LEFT JOIN @record r ON r.id = $1`
 	// The columns of lookUpAndDraw.
 	drawnNow, drawnToken, drawnNumber, drawnXmin, drawnRecord = 0, 1, 2, 3, 4
-	// selectTransaction is what lookUpAndDraw asks for, where that is in another transaction.
+	// selectTransaction reads the number of the transaction if lookUpAndDraw is in another transaction.
 	selectTransaction = `SELECT pg_current_xact_id()`
 )
 
 const (
 	// idleGrace is how much longer than its lease an idle transaction may live.
 	idleGrace = 5 * time.Second
-	// plainIdle is how long a transaction may be idle that has no lease, and boundIdle sets that.
+	// plainIdle is how long a transaction without a lease may be idle. boundIdle sets that.
 	plainIdle = 10 * time.Minute
 	boundIdle = `SET LOCAL idle_in_transaction_session_timeout = '10min'`
 )
 
-// begin is the first round trip: BEGIN and, of a keyed transaction, the lock and the look-up. A caller who leaves does
-// not cut it off, because the server would keep the lock until it noticed.
+// begin makes the first round trip: BEGIN and, for a keyed transaction, the lock and the look-up. A caller that leaves
+// does not cut it off, because the server would keep the lock until it noticed.
 //
-// The level is the user's, so the snapshot may be older than the lock, and lack what the last holder has committed: the
-// insert of the record then fails, and all is undone and decided again. At SERIALIZABLE the look-up is in a transaction
-// of its own: a page of the index that is read and written counts as a conflict there, which neighbours have who write
-// about different keys.
+// The user chooses the isolation level, so the snapshot may be older than the lock, and lack what the last holder has
+// committed: the insert of the record then fails, and everything is undone and decided again. At SERIALIZABLE the
+// look-up is in a transaction of its own: a page of the index that is read and written counts as a conflict there, even
+// between transactions of different keys.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	sql := &t.store.sql
 	trip := t.newTrip()
@@ -207,7 +207,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	found := row{id: t.hash}
 	_, err = trip.run(deadline, func(_ int, raw [][]byte) error {
 		v := values{raw: raw}
-		switch len(raw) { // which tells the statements apart
+		switch len(raw) { // the number of columns distinguishes the statements
 		case 1: // selectTransaction
 			seen.number = v.int64(0)
 		case 2, 3: // claim and claimBounded
@@ -231,7 +231,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	return locked, err
 }
 
-// readCommittedLevel is the level of what the store does on its own account.
+// readCommittedLevel is the level of the store's own transactions.
 const readCommittedLevel = sql.LevelReadCommitted
 
 // serializable reports whether the transaction is at the strictest level.
@@ -255,8 +255,8 @@ func (t *transaction) newTrip() *pipeline {
 	return &t.trip
 }
 
-// idle is how long the transaction may be idle, and whether that has to be said: connections that are bounded by
-// themselves at about the same need not be told.
+// idle returns how long the transaction may be idle, and whether the transaction has to set that. It need not if its
+// connection has a similar bound already.
 func (t *transaction) idle() (idle time.Duration, set bool) {
 	idle = plainIdle
 	if t.keyed {
@@ -265,15 +265,16 @@ func (t *transaction) idle() (idle time.Duration, set bool) {
 	return idle, t.store.idle == 0 || t.store.idle < t.lease || t.store.idle > 2*idle
 }
 
-// notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another
-// try if the connection turned out dead, if what was prepared there has been discarded, or if the server undid it.
+// notBegun ends a transaction in which nothing was done because of an error at its beginning. The transaction is tried
+// again if the connection turned out to be dead, if the statements prepared on it have been discarded, or if the
+// server undid the transaction.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	noteStandby(t.conn, err)
 	if sqlState(err) == stateNoSuchStatement {
 		t.close()
 	}
 	if t.conn.IsClosed() && ctx.Err() == nil {
-		return &sqltx.UndoneError{Cause: err, Early: true} // any other connection of the pool may be like it
+		return &sqltx.UndoneError{Cause: err, Early: true} // other connections of the pool may be dead too
 	}
 	failed := t.rollback()
 	if undone(err) && failed == nil {
@@ -294,8 +295,8 @@ func (t *transaction) decided(locked bool) (run bool, err error) {
 	return false, t.plan.declined()
 }
 
-// execute hands the transaction to the work and closes the gate behind it, also if the work panics or ends its
-// goroutine.
+// execute calls the work with the transaction and closes the gate afterwards, even if the work
+// panics or ends its goroutine.
 func (t *transaction) execute(ctx context.Context) (action store.TxAction, err error) {
 	returned := false
 	defer func() {
@@ -311,7 +312,7 @@ func (t *transaction) execute(ctx context.Context) (action store.TxAction, err e
 		}
 	}()
 	if t.longest > 0 {
-		ctx = context.WithoutCancel(ctx) // its limit alone ends the work
+		ctx = context.WithoutCancel(ctx) // only its limit ends the work
 	}
 	t.gate = newGate(t)
 	t.limit.Start(t.longest, t)
@@ -320,7 +321,7 @@ func (t *transaction) execute(ctx context.Context) (action store.TxAction, err e
 	return action, err
 }
 
-// What work may leave of its transaction.
+// The errors of a transaction that the work has not left as it was.
 var (
 	errEnded      = errors.New("the work ended the transaction that is not its to end")
 	errSwapped    = errors.New("the work ended the transaction that is not its to end, and began another")
@@ -328,7 +329,7 @@ var (
 	errLost       = errors.New("the connection was lost before the work was done")
 )
 
-// finish ends the transaction as the work said, if it is still there to be ended. The cause is the work's error.
+// finish ends the transaction as the work decided, if it can still be ended. The cause is the work's error.
 func (t *transaction) finish(action store.TxAction, cause error) error {
 	switch left := t.left(action); {
 	case left == errLost:
@@ -337,7 +338,7 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 		_ = t.rollback()
 		return t.plan.spoiled(left, cause)
 	case t.gate.Conflict != nil:
-		action = store.TxRollback // work that has answered an error of its neighbours is run again
+		action = store.TxRollback // work that met a concurrent transaction is run again
 	}
 	switch action {
 	case store.TxRollback:
@@ -349,8 +350,8 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	}
 }
 
-// left checks what the work has left of the transaction. A commit asks in its own statement whether it is still the
-// same.
+// left checks the state in which the work has left the transaction. A commit checks in its own statement whether it is
+// still the same transaction.
 func (t *transaction) left(action store.TxAction) error {
 	status := t.status()
 	switch {
@@ -366,7 +367,7 @@ func (t *transaction) left(action store.TxAction) error {
 	return nil
 }
 
-// statusLost is that of a connection which is closed.
+// statusLost is the status of a connection that is closed.
 const statusLost = 0
 
 func (t *transaction) status() byte {
@@ -376,7 +377,8 @@ func (t *transaction) status() byte {
 	return t.conn.PgConn().TxStatus()
 }
 
-// same reports whether the connection is still in the transaction that took the lock, as far as it can be asked.
+// same reports whether the connection is still in the transaction that took the lock. It returns true if the
+// connection cannot be asked.
 func (t *transaction) same(status byte) bool {
 	if status != statusInTx {
 		return true
@@ -388,12 +390,12 @@ func (t *transaction) same(status byte) bool {
 	return err != nil || began.Equal(fromPostgresTime(t.began))
 }
 
-// undo rolls back, and returns the cause. If a statement failed because of the neighbours, the work gets another
-// chance.
+// undo rolls back, and returns the cause. If a statement failed because of concurrent transactions, it returns an error
+// that lets the work run again.
 func (t *transaction) undo(cause error) error {
 	err := t.rollback()
 	if err != nil {
-		t.close() // the server undoes what it loses the connection of
+		t.close() // the server undoes a transaction whose connection is lost
 	}
 	switch {
 	case err != nil && cause == nil:
@@ -405,10 +407,10 @@ func (t *transaction) undo(cause error) error {
 	}
 }
 
-// rollback ends the transaction without a trace.
+// rollback undoes the transaction.
 func (t *transaction) rollback() error { return rollback(t.conn, settleTimeout) }
 
-// close gives the connection up.
+// close closes the connection.
 func (t *transaction) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
@@ -421,7 +423,7 @@ func (t *transaction) release() {
 		return
 	}
 	if t.late != nil {
-		t.gate.Close(t.store.logger) // it stayed open for what the work holds
+		t.gate.Close(t.store.logger) // it stayed open because the work had the connection
 		t.close()
 	}
 	t.acquired.release()

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/internal/sqltx"
 )
 
-// SQL returns the *sql.Tx of the transaction; one that is over when the handler has returned.
+// SQL returns the *sql.Tx of the transaction. After the handler has returned, the *sql.Tx is over.
 func (g *gate) SQL() *sql.Tx {
 	return g.Gate.SQL(g.store.bridge, func() driver.Conn { return &bridgeConn{gate: g, inner: g.sqlConn} })
 }
@@ -71,7 +71,7 @@ func (c *bridgeConn) ExecContext(ctx context.Context, query string, args []drive
 	for i, arg := range args {
 		values[i] = arg.Value
 	}
-	// Past the driver of database/sql, which does not tell the tag of a statement.
+	// Past the driver of database/sql, which does not return the tag of a statement.
 	tag, err := c.gate.exec(ctx, conn, query, values)
 	return driver.RowsAffected(tag.RowsAffected()), err
 }
@@ -100,7 +100,7 @@ func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driv
 // rowsCloser closes rows that are not read any more.
 type rowsCloser struct{ rows *bridgeRows }
 
-// Close ends the rows, whose rest may meet a neighbour.
+// Close ends the rows. Reading the rest of them may fail because of a concurrent transaction.
 func (c rowsCloser) Close() { c.rows.gate.meet(c.rows.end()) }
 
 // bridgeRows are rows that a handler reads. They end with the gate.
@@ -110,7 +110,7 @@ type bridgeRows struct {
 	stop context.CancelFunc
 }
 
-// end ends the rows, and what ends them early.
+// end ends the rows and their context.
 func (r *bridgeRows) end() error {
 	defer r.stop()
 	return r.Rows.Close()
@@ -141,7 +141,7 @@ func (r *bridgeRows) Close() error {
 	return err
 }
 
-// bridgeStmt is a prepared statement. It runs by its text, which pgx has prepared.
+// bridgeStmt is a prepared statement. It is run by its text, which pgx has prepared.
 type bridgeStmt struct {
 	conn  *bridgeConn
 	query string
@@ -151,19 +151,19 @@ type bridgeStmt struct {
 // Close ends the statement.
 func (s *bridgeStmt) Close() error {
 	if err := s.conn.gate.Enter(); err != nil {
-		return nil // it stays with the connection, which closes it in its time
+		return nil // the statement stays with its connection, and is closed with it
 	}
 	defer s.conn.gate.Leave()
 	return s.inner.Close()
 }
 
-// NumInput is the number of the statement's parameters.
+// NumInput returns the number of the statement's parameters.
 func (s *bridgeStmt) NumInput() int { return s.inner.NumInput() }
 
-// Exec is not called: ExecContext is there.
+// Exec is not called, because there is ExecContext.
 func (s *bridgeStmt) Exec([]driver.Value) (driver.Result, error) { return nil, driver.ErrSkip }
 
-// Query is not called: QueryContext is there.
+// Query is not called, because there is QueryContext.
 func (s *bridgeStmt) Query([]driver.Value) (driver.Rows, error) { return nil, driver.ErrSkip }
 
 // ExecContext runs the statement.

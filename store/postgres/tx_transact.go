@@ -12,8 +12,8 @@ import (
 )
 
 // The statements that store an answer together with COMMIT. They fail unless they write exactly one row in the
-// transaction that took the lock, and so stop the commit: the column state does not take the null that they would write
-// in another transaction, and the number of records that were written is one, or not a number.
+// transaction that took the lock, and so prevent the commit: in another transaction they write NULL to the column
+// state, which does not allow it, and a number of written records other than one fails a conversion to an integer.
 var (
 	answered = map[string]string{
 		"due": "@now() + ?", "state": "CASE WHEN transaction_timestamp() = $32 THEN ?::smallint END",
@@ -24,14 +24,14 @@ var (
 			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 )
 
-// LongestWork implements [store.Transactor]: a handler gets the lease.
+// LongestWork implements [store.Transactor]. A handler may take as long as the lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
 
 // InFlight implements [store.Transactor].
 func (s *Store) InFlight(id store.ID) bool { return s.flights.Has(id) }
 
-// Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
-// neighbours, and decided again if another one was faster.
+// Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of
+// concurrent transactions. The reservation is decided again if another transaction was faster.
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
 ) (v store.Verdict, err error) {
@@ -54,8 +54,8 @@ func (s *Store) Transact(
 	return v, err
 }
 
-// peek decides for a duplicate of a transaction in flight: what is stored it may have, such as the answer that the
-// other one, a duplicate itself, is about to be told.
+// peek decides for a duplicate of a transaction in flight. The duplicate gets an answer that is stored already, for
+// example because the transaction in flight is a duplicate that is about to get the same answer.
 func (s *Store) peek(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	rec, now, err := s.get(ctx, r.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -80,7 +80,8 @@ type handlerPlan struct {
 	settled    store.Record
 }
 
-// handlerPlans are those of transactions that are over: a plan is too large to be made for each request.
+// handlerPlans holds the plans of transactions that are over, because a plan is too large to be
+// allocated for each request.
 var handlerPlans = sync.Pool{New: func() any { return new(handlerPlan) }}
 
 func newHandlerPlan(s *Store, r *store.Reservation, f *sqltx.Flight) *handlerPlan {
@@ -91,8 +92,8 @@ func newHandlerPlan(s *Store, r *store.Reservation, f *sqltx.Flight) *handlerPla
 	return x
 }
 
-// recycle leaves the memory of the plan to another transaction. What the handler may still hold is not a part of it;
-// a timer that has gone off may be.
+// recycle lets another transaction use the memory of the plan. The handler holds no part of the plan any more. A timer
+// that has fired may still use it: the memory is then not reused.
 func (x *handlerPlan) recycle() {
 	if x.limit.Running() {
 		return
@@ -101,14 +102,14 @@ func (x *handlerPlan) recycle() {
 	handlerPlans.Put(x)
 }
 
-// result is the verdict, and tells those who wait for the record that the transaction is over.
+// result returns the verdict. If the work was run, result wakes the callers that wait for the record.
 func (x *handlerPlan) result() store.Verdict {
 	if !x.executed {
 		return x.verdict
 	}
 	x.store.waits.settled(x.hash)
 	switch {
-	case x.verdict.Decision != store.DecisionExecute: // another one was faster
+	case x.verdict.Decision != store.DecisionExecute: // another transaction was faster
 	case x.settlement.Action == store.TxRollback:
 		x.verdict.Record = x.before
 	default:
@@ -117,11 +118,11 @@ func (x *handlerPlan) result() store.Verdict {
 	return x.verdict
 }
 
-// decide says what the request may do. Without the lock it may not execute; what is there it may have.
+// decide decides what the request may do. Without the lock it may not execute, but it may get an answer that is stored.
 func (x *handlerPlan) decide(locked bool) (run bool, err error) {
 	event := store.Event{Kind: store.EventReserve, Reservation: x.reservation, Token: x.token}
 	if x.executed && x.verdict.Record.Attempt > x.before.Attempt {
-		event.Token = x.verdict.Record.Attempt // the work has sent it along
+		event.Token = x.verdict.Record.Attempt // the work has already sent this token
 	}
 	after, outcome, err := store.Step(x.before, event, x.now)
 	if err != nil {
@@ -132,13 +133,13 @@ func (x *handlerPlan) decide(locked bool) (run bool, err error) {
 		return false, nil
 	}
 	if x.executed {
-		outcome.Origin = x.verdict.Origin // it is that of the work
+		outcome.Origin = x.verdict.Origin // the origin of the work that was run
 	}
 	x.verdict = store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: x.now}
 	return outcome.Decision == store.DecisionExecute, nil
 }
 
-// declined writes down a lease that was found to have run out.
+// declined records the loss of a lease that was found to have ended.
 func (x *handlerPlan) declined() (err error) {
 	if x.verdict.Decision == store.DecisionUnknown && x.before.State == store.StateInProgress {
 		x.verdict, err = sqltx.Lose(&x.store.Methods, *x.reservation)
@@ -146,7 +147,7 @@ func (x *handlerPlan) declined() (err error) {
 	return err
 }
 
-// work runs the handler. That the caller leaves does not end it.
+// work runs the handler. A caller that leaves does not end it.
 func (x *handlerPlan) work(ctx context.Context) (store.TxAction, error) {
 	x.executed = true
 	x.settlement = x.run(ctx, x.verdict)
@@ -168,17 +169,17 @@ func (x *handlerPlan) prepare(*pipeline, time.Time) (err error) {
 func (x *handlerPlan) write(trip *pipeline) {
 	var r row
 	r.encode(&x.settled, x.hash)
-	r.due = r.retention // from now on
+	r.due = r.retention // counted from now
 	parameters := append(trip.row(&r), trip.int64(x.began))
 	if !x.exists {
 		trip.add(&x.store.sql.insertAnswer, parameters...)
 		return
 	}
-	trip.unnamed = true // it is rare, and planned for what it finds
+	trip.unnamed = true // the statement is rare, and planned for the record that it finds
 	trip.add(&x.store.sql.replaceAnswer, append(parameters, x.xmin)...)
 }
 
-// read fills in what the server gave out.
+// read sets the times that the server has chosen.
 func (x *handlerPlan) read(_ int, raw [][]byte) error {
 	v := values{raw: raw}
 	x.settled.ExpiresAt = fromMicros(v.int64(0))
@@ -189,8 +190,8 @@ func (x *handlerPlan) read(_ int, raw [][]byte) error {
 	return v.err
 }
 
-// learned answers by what became of the transaction. The answer of another transaction is replayed, and so is one that
-// was rewritten since.
+// learned sets the verdict from the outcome of the transaction. The answer of another transaction is replayed, and so
+// is an answer that was rewritten since.
 func (x *handlerPlan) learned(rec *store.Record, became fate, cause error) error {
 	own := became == fateCommitted && rec.Attempt == x.settled.Attempt && rec.Response.Equal(&x.settled.Response)
 	switch {
@@ -200,12 +201,12 @@ func (x *handlerPlan) learned(rec *store.Record, became fate, cause error) error
 	case rec.State == store.StateCompleted && rec.Fingerprint == x.settled.Fingerprint && rec.Attempt != x.before.Attempt:
 		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: *rec, Now: x.now}
 		return nil
-	case became != fateUndone: // committed without its record says nothing: see fateCommitted
+	case became != fateUndone: // a commit without its record proves nothing: see fateCommitted
 		return became.unknown(cause)
 	}
 	err := x.store.notCommitted(cause)
 	if errors.Is(err, store.ErrWorkRefused) && rec.Attempt != x.before.Attempt {
-		return unavailable(fmt.Errorf("commit: %w", cause)) // a retry gets what the other one has stored
+		return unavailable(fmt.Errorf("commit: %w", cause)) // a retry gets what the other transaction has stored
 	}
 	return err
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work
-// returns nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own
-// doing, never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
+// returns nil. Work must not end the transaction itself. Work may be called again after a rollback that it did not
+// cause, but never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -24,7 +24,7 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 	})
 }
 
-// plainPlan is the plan of [Store.InTx]: there is no key, and no record tells what became of it.
+// plainPlan is the plan of [Store.InTx]: there is no key, and no record shows the outcome.
 type plainPlan struct {
 	transaction
 	run func(ctx context.Context) error
@@ -34,12 +34,12 @@ func (x *plainPlan) work(ctx context.Context) (store.TxAction, error) {
 	return sqltx.CommitUnless(x.run(ctx))
 }
 
-// write writes nothing, but the work may have discarded what was prepared.
+// write adds nothing, but COMMIT is sent unprepared, because the work may have discarded the prepared statements.
 func (x *plainPlan) write(trip *pipeline) { trip.unnamed = true }
 
 // advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
-// fails unless it writes exactly one row. It writes what the point sets and nothing else: the lease, which heartbeats
-// extend meanwhile, and marks that the same attempt has stored since the row was read, stay.
+// fails unless it writes exactly one row. It writes only what the point sets: the lease, which heartbeats extend
+// meanwhile, and marks that the same attempt has stored since the row was read, do not change.
 const advance = `WITH written AS (
 		UPDATE @record SET point = coalesce($2, point), provider_id = coalesce($3, provider_id),
 			data = CASE WHEN $4::bytea IS NULL THEN data ELSE nullif($4, ''::bytea) END,
@@ -51,9 +51,9 @@ const advance = `WITH written AS (
 
 var _ store.TxCheckpointer = (*Store)(nil)
 
-// CheckpointTx implements [store.TxCheckpointer]. It holds the lock that transactions of the same key take, not that of
-// the row, which heartbeats need. At a stricter level than READ COMMITTED each heartbeat would undo it, so it is at that
-// one.
+// CheckpointTx implements [store.TxCheckpointer]. It holds the lock that transactions of the same key take,
+// but not the lock of the row, which heartbeats need. Its level is READ COMMITTED, because at a stricter level
+// each heartbeat would undo it.
 func (s *Store) CheckpointTx(
 	ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error),
 ) error {
@@ -78,10 +78,10 @@ type stepPlan struct {
 	attempt int64
 	run     func(context.Context) (store.Checkpoint, error)
 	point   store.Checkpoint
-	name    int64 // drawn for this try, by which the record shows that it was committed
+	name    int64 // a random number of this try, which shows in the record that it was committed
 }
 
-// decide makes sure that the step's owner may write.
+// decide checks that the step's owner may write.
 func (x *stepPlan) decide(locked bool) (run bool, err error) {
 	if !locked {
 		return false, store.ErrBusy
@@ -90,7 +90,7 @@ func (x *stepPlan) decide(locked bool) (run bool, err error) {
 	return true, err
 }
 
-// advanced is a record with a checkpoint, or why it cannot be written.
+// advanced returns a record with a checkpoint, or the reason why the checkpoint cannot be written.
 func (x *stepPlan) advanced(rec *store.Record, p store.Checkpoint) (store.Record, error) {
 	after, _, err := store.Step(*rec, store.Event{Kind: store.EventCheckpoint, Attempt: x.attempt, Checkpoint: p}, x.now)
 	return after, err
@@ -115,8 +115,8 @@ func (x *stepPlan) write(trip *pipeline) {
 		trip.mark(mark(x.point.NotReplayable)), trip.int64(x.began), trip.int64(x.attempt), trip.int64(x.name))
 }
 
-// learned answers by the record, in which a step that was committed has left its name, unless another step of the same
-// owner came after it. A step that was committed by an attempt which is no longer current is for the one that is.
+// learned decides from the record, in which a committed step has left its name, unless another step of the same owner
+// came after it. A step that was committed by an attempt that is no longer current is left to the current attempt.
 func (x *stepPlan) learned(rec *store.Record, became fate, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
 	switch {
@@ -131,8 +131,8 @@ func (x *stepPlan) learned(rec *store.Record, became fate, cause error) error {
 	}
 }
 
-// spoiled tells the step's own error in words alone: it stands for a step that was undone, as an answer does by which a
-// step ends its operation.
+// spoiled includes the step's own error only as text. As a value the error would stand for a step that was undone, as
+// would an answer with which a step ends its operation.
 func (x *stepPlan) spoiled(reason, cause error) error {
 	err := x.transaction.spoiled(reason, nil)
 	if cause != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/onceward/onceward/internal/sqltx"
 )
 
-// repeatUndone does something again, a few times, that the server undid because of its neighbours. Nothing of it was
-// done then, be it told at a statement or at the commit: so it need not be a thing that may be done twice.
+// repeatUndone calls do, and calls it again a few times if the server undid it because of concurrent transactions.
+// Nothing was done then, whether a statement or the commit returned the error, so do need not be safe to repeat.
 func repeatUndone(ctx context.Context, do func() error) error { return repeatOn(ctx, undone, do) }
 
-// repeatOn does something again, a few times, after errors of a kind.
+// repeatOn calls do, and calls it again a few times after errors for which again returns true.
 func repeatOn(ctx context.Context, again func(error) bool, do func() error) error {
 	for tries := 1; ; tries++ {
 		err := do()
@@ -26,8 +26,8 @@ func repeatOn(ctx context.Context, again func(error) bool, do func() error) erro
 	}
 }
 
-// ownPool is the pool that settles. Its statements are transactions of their own, and repeated if the server undoes
-// them: behind a pooler they may be more isolated than they need.
+// ownPool is the pool for the store's own statements. Each statement is a transaction of its own, and is repeated if
+// the server undoes it: behind a pooler, transactions may be more isolated than they need to be.
 type ownPool struct {
 	*pgxpool.Pool
 	gate redial.Gate
@@ -45,8 +45,9 @@ func (p *ownPool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, nil
 }
 
-// repeated does what may be done twice: once more if a connection turned out dead, which resent reports, and some
-// times if the server undid it. Where no connection can be made the next one cannot be made either.
+// repeated calls do, which must be safe to repeat. It calls do once more if a connection turned out to be dead, which
+// resent reports, and a few times if the server undid it. If no connection can be made it does not try again, because
+// the next attempt would fail too.
 func (p *ownPool) repeated(ctx context.Context, do func() error) (resent bool, err error) {
 	again := func(err error) bool {
 		dead := lost(err) && !resent && !errors.Is(err, errUnconnected)
@@ -55,7 +56,7 @@ func (p *ownPool) repeated(ctx context.Context, do func() error) (resent bool, e
 		}
 		if dead {
 			resent = true
-			p.Reset() // the others are likely dead too
+			p.Reset() // the other connections are probably dead too
 		}
 		return true
 	}
@@ -82,7 +83,7 @@ func (p *ownPool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn
 	return tag, err
 }
 
-// QueryRow runs a statement that returns one row, when that is read.
+// QueryRow runs a statement that returns one row, when the row is read.
 func (p *ownPool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return &ownRow{ctx, p.Pool, sql, args}
 }
@@ -100,8 +101,8 @@ func (r *ownRow) Scan(dest ...any) error {
 	return repeatUndone(r.ctx, func() error { return r.pool.QueryRow(r.ctx, r.sql, r.args...).Scan(dest...) })
 }
 
-// transact runs a batch that begins a transaction and ends it. Where the server refuses one of its statements the others
-// are skipped, the end too: then it is rolled back, or the pool would give the connection up.
+// transact runs a batch that begins a transaction and ends it. If the server refuses one of the statements, the others
+// are skipped, including the end. transact then rolls back, because the pool would otherwise drop the connection.
 func (p *ownPool) transact(ctx context.Context, batch *pgx.Batch) error {
 	return p.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		err := conn.SendBatch(ctx, batch).Close()

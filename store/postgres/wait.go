@@ -17,27 +17,28 @@ import (
 )
 
 const (
-	// The pauses between looks at a record that is waited for. The first catches one that was being settled while
-	// its owner was told; later ones are for owners that are gone without a word. Without a listener, looking is all
-	// there is.
+	// The pauses between looks at a record that callers wait for. The first look catches a record that was being
+	// settled while the wait was announced to its owner. Later looks are for owners that are gone without an
+	// announcement. Without a listener there are only looks.
 	firstLook    = 10 * time.Millisecond
 	calmLook     = time.Second
 	listenerless = 50 * time.Millisecond
 )
 
-// watcher wakes those who wait for a record, and watches each such record once, however many wait for it.
+// watcher wakes the callers that wait for a record, and watches each such record once, however
+// many callers wait for it.
 //
-// A process notifies only if another one waits, because notifications make commits wait for each other: one that waits
-// says so to all processes, and whichever of them settles the record says that it did.
+// A process sends a notification only if another process waits, because notifications make commits wait for each other.
+// A process that waits announces that to all processes, and the process that settles the record announces that it did.
 type watcher struct {
 	store  *Store
 	config *pgxpool.Config // how to connect
 
 	mu      sync.Mutex
 	watched map[watchKey]*watch
-	// awaited are the records that another process waits for, and until when that counts.
+	// awaited maps the records that another process waits for to the time until which that counts.
 	awaited map[[16]byte]time.Time
-	// swept is when those that do not count any more were removed.
+	// swept is when entries that no longer count were last removed.
 	swept  time.Time
 	closed bool
 
@@ -47,17 +48,17 @@ type watcher struct {
 	listen  listener
 }
 
-// watchKey is what is waited for: an attempt, or with zero a transaction.
+// watchKey identifies what callers wait for: the end of an attempt, or of a transaction if attempt is zero.
 type watchKey struct {
 	id      store.ID
 	attempt int64
 }
 
-// watch is one thing that is waited for.
+// watch is shared by the callers that wait for the same key.
 type watch struct {
 	hash    [16]byte
-	changed chan struct{} // closed when it may have changed
-	nudge   chan struct{} // told by a notification
+	changed chan struct{} // closed when the record may have changed
+	nudge   chan struct{} // receives when a notification arrives
 	waiting int
 	cancel  context.CancelFunc
 	err     error
@@ -68,7 +69,7 @@ func newWatcher(s *Store, config *pgxpool.Config) *watcher {
 		store: s, config: config.Copy(), watched: make(map[watchKey]*watch), awaited: make(map[[16]byte]time.Time),
 	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	if !s.options.readOnly { // no caller waits on a store that only looks
+	if !s.options.readOnly { // no caller waits on a store that only reads
 		w.listen.start(w)
 	}
 	return w
@@ -115,7 +116,7 @@ func (s *Store) waitForOwn(ctx context.Context, id store.ID) (waited bool, err e
 	}
 }
 
-// join waits together with those who wait for the same.
+// join adds a caller to the watch of a key, and begins the watch if there is none.
 func (w *watcher) join(key watchKey) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +134,7 @@ func (w *watcher) join(key watchKey) (*watch, error) {
 	return one, nil
 }
 
-// leave ends a wait; the last one to leave ends the watch.
+// leave ends a wait. The last caller to leave ends the watch.
 func (w *watcher) leave(key watchKey, one *watch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,14 +145,14 @@ func (w *watcher) leave(key watchKey, one *watch) {
 	}
 }
 
-// forget lets the next one who waits begin a new watch. The caller holds the lock.
+// forget removes a watch, so that the next caller begins a new one. The caller holds the lock.
 func (w *watcher) forget(key watchKey, one *watch) {
 	if w.watched[key] == one {
 		delete(w.watched, key)
 	}
 }
 
-// run watches until what is waited for may have changed.
+// run watches until the attempt or the transaction may be over.
 func (w *watcher) run(ctx context.Context, key watchKey, one *watch) {
 	one.err = w.await(ctx, key, one)
 	w.mu.Lock()
@@ -177,7 +178,7 @@ func (w *watcher) await(ctx context.Context, key watchKey, one *watch) error {
 		select {
 		case <-one.nudge:
 			if key.attempt == 0 {
-				return nil // the lock is free, or another has it
+				return nil // the lock is free, or another transaction has it
 			}
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -190,8 +191,8 @@ func (w *watcher) await(ctx context.Context, key watchKey, one *watch) error {
 	}
 }
 
-// over is how a watch ends. Closing the store ends waits with an error; a watch that is not waited for any more tells
-// none.
+// over returns the error with which a watch ends. Closing the store ends waits with an error. A watch that no caller
+// waits for any more ends without one.
 func (w *watcher) over(ctx context.Context, err error) error {
 	if err == nil || w.ctx.Err() == nil && ctx.Err() != nil {
 		return nil
@@ -199,7 +200,7 @@ func (w *watcher) over(ctx context.Context, err error) error {
 	return unavailable(err)
 }
 
-// ended looks whether the attempt, or the transaction, is over.
+// ended reports whether the attempt, or the transaction, is over.
 func (w *watcher) ended(ctx context.Context, key watchKey, one *watch) (bool, error) {
 	if key.attempt == 0 {
 		held, err := w.store.lockHeldBy(ctx, one.hash)
@@ -212,7 +213,7 @@ func (w *watcher) ended(ctx context.Context, key watchKey, one *watch) (bool, er
 	return rec.State != store.StateInProgress || rec.Attempt != key.attempt, err
 }
 
-// wake tells those who wait for a record in this process to look at it.
+// wake makes the watches of a record in this process look at it.
 func (w *watcher) wake(hash [16]byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,7 +224,7 @@ func (w *watcher) wake(hash [16]byte) {
 	}
 }
 
-// wakeAll makes all who wait look: notifications may have been lost.
+// wakeAll makes all watches of attempts look, because notifications may have been lost.
 func (w *watcher) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -237,7 +238,7 @@ func (w *watcher) wakeAll() {
 func (one *watch) tell() {
 	select {
 	case one.nudge <- struct{}{}:
-	default: // it has been told and has not looked yet
+	default: // it was nudged and has not looked yet
 	}
 }
 
@@ -257,7 +258,7 @@ const (
 	arrived = 'o' // a message was added to the outbox; nothing follows
 )
 
-// awaitedFor is how long an announcement of waiting counts. It is repeated before.
+// awaitedFor is how long an announcement of waiting counts. It is repeated before that time is over.
 const awaitedFor = time.Minute
 
 // announce notifies all processes.
@@ -287,7 +288,7 @@ func (w *watcher) hear(payload string) {
 	}
 }
 
-// expect notes that another process waits for a record, and forgets what is not waited for any more.
+// expect records that another process waits for a record, and removes entries that no longer count.
 func (w *watcher) expect(hash [16]byte, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -298,8 +299,8 @@ func (w *watcher) expect(hash [16]byte, now time.Time) {
 	w.awaited[hash] = now.Add(awaitedFor)
 }
 
-// settled wakes those who wait for a record: in this process at once, in others by an announcement, of which the caller
-// does not wait for the end.
+// settled wakes the callers that wait for a record: in this process at once, and in others with an announcement. It
+// does not wait until the announcement is sent.
 func (w *watcher) settled(hash [16]byte) {
 	w.mu.Lock()
 	_, awaited := w.awaited[hash]
@@ -321,15 +322,15 @@ const (
 	maxListenBackoff = 30 * time.Second
 )
 
-// listener is the one connection of the process on which it hears announcements. While it is down, those who wait look
-// for themselves; it comes back by itself.
+// listener is the one connection on which the process receives announcements. While it is down, watches look at their
+// records more often. It reconnects automatically.
 type listener struct{ alive atomic.Bool }
 
 func (l *listener) start(w *watcher) { w.running.Go(func() { l.run(w) }) }
 
 func (l *listener) healthy() bool { return l.alive.Load() }
 
-// listenRemedy is what to do about a listener that hears nothing.
+// listenRemedy is the advice that is logged about a listener that receives nothing.
 const listenRemedy = "if a pooler is in between, give WithListenURL an address past it, or the same one if what is " +
 	"there only passes everything on, which PgBouncer does not; " +
 	"otherwise see the error, and what the server logs"
@@ -348,7 +349,7 @@ func (l *listener) run(w *watcher) {
 		pause := backoff.Jittered(minListenBackoff, maxListenBackoff, failures)
 		level := slog.LevelWarn
 		if failures > 1 {
-			level = slog.LevelDebug // some servers never will
+			level = slog.LevelDebug // some servers never allow it
 		}
 		w.store.logger.Log(w.ctx, level, "onceward: cannot listen for notifications: duplicates that wait look for themselves",
 			"error", err, "again_in", pause, "remedy", listenRemedy)
@@ -388,12 +389,13 @@ func (l *listener) session(w *watcher) error {
 	}
 }
 
-// errPooled says why no connection through a pooler listens.
+// errPooled is the reason why no connection through a pooler listens.
 var errPooled = errors.New("a pooler is in between, and a notification that meets its reset of the connection " +
 	"lets it give one client the replies to another")
 
-// wantDirect makes sure that no pooler is in between: PgBouncer, up to 1.24 at least, takes a notification that arrives
-// while it resets a connection for the end of the reset, and hands that connection on before it is ready.
+// wantDirect returns an error if a pooler is in between. PgBouncer, up to 1.24 at least, takes a notification
+// that arrives while it resets a connection for the end of the reset, and gives that connection to the next
+// client before it is ready.
 func wantDirect(ctx context.Context, conn *pgx.Conn) error {
 	var process int32
 	err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&process)
@@ -403,18 +405,18 @@ func wantDirect(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// leaveTimeout is how long a server has to hear that a connection listens no more.
+// leaveTimeout bounds how long a connection takes to stop listening and to close.
 const leaveTimeout = time.Second
 
-// leave ends a connection that listens. If an address was given for it, that may lead to a pooler that keeps sessions,
-// which resets the connection next.
+// leave closes a connection that listens. With [WithListenURL] it first stops listening, because the address may lead
+// to a pooler that keeps sessions, which resets the connection next.
 func (l *listener) leave(w *watcher, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if w.store.options.listenURL != "" {
-		_, _ = conn.Exec(ctx, `UNLISTEN *`, pgx.QueryExecModeSimpleProtocol) // a server that is gone has no pooler's reset
+		_, _ = conn.Exec(ctx, `UNLISTEN *`, pgx.QueryExecModeSimpleProtocol) // if the server is gone, nothing resets
 	}
-	_ = conn.Close(ctx) // it is given up whether or not the server hears of it
+	_ = conn.Close(ctx) // the connection is dropped even if the server does not notice
 }
 
 // connect connects as the application's pool does.
@@ -432,12 +434,12 @@ func (l *listener) connect(w *watcher) (*pgx.Conn, error) {
 			return nil, err
 		}
 	}
-	config.OnNotification = nil // a handler of the application's would take what is waited for here
+	config.OnNotification = nil // the application's handler would take the notifications
 	return pgx.ConnectConfig(w.ctx, config)
 }
 
-// prove waits for an announcement of its own, sent on another connection: through a pooler that shares connections none
-// would ever come, and it would not show.
+// prove waits for an announcement of its own, sent on another connection. Through a pooler that shares connections no
+// announcement would ever arrive, and there would be no error.
 func (l *listener) prove(w *watcher, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(w.ctx, w.store.options.lookTimeout)
 	defer cancel()
@@ -456,7 +458,7 @@ func (l *listener) prove(w *watcher, conn *pgx.Conn) error {
 	}
 }
 
-// next is the payload of the next notification. Now and then pgx returns without one.
+// next returns the payload of the next notification. Sometimes pgx returns without one.
 func next(ctx context.Context, conn *pgx.Conn) (string, error) {
 	for {
 		notification, err := conn.WaitForNotification(ctx)
