@@ -98,8 +98,8 @@ var stores = []Mutant{
 		Mistake: "a record that is missing after a COMMIT counts as a COMMIT that failed",
 		Edits: []Edit{{
 			"store/postgres/tx_transact.go",
-			"\tcase became != fateUndone: // committed",
-			"\tcase rec.State != store.StateNone && became != fateUndone: // committed",
+			"\tcase became != fateUndone:",
+			"\tcase rec.State != store.StateNone && became != fateUndone:",
 		}},
 	},
 	{
