@@ -142,11 +142,12 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	if t.refused = t.refuses(ctx, &v); t.refused != nil {
 		return store.Settlement{Action: store.TxRollback}
 	}
-	if t.late = rerun && !time.Now().Before(t.by); t.late {
+	hasWorked := !t.by.IsZero() // a run that was refused has no deadline
+	if t.late = hasWorked && !time.Now().Before(t.by); t.late {
 		return store.Settlement{Action: store.TxRollback}
 	}
 	workCtx := t.workContext(t.inside(ctx, rerun))
-	if rerun {
+	if hasWorked {
 		workCtx.deadline = t.by
 	}
 	t.by = workCtx.deadline

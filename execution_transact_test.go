@@ -22,6 +22,7 @@ import (
 type scriptedTransactor struct {
 	*memory.Store
 	reruns   int   // how often a transaction is undone and its work repeated
+	unread   int   // how many runs get a decision that the guard refuses
 	failure  error // what becomes of the COMMIT
 	longest  time.Duration
 	inFlight map[store.ID]bool
@@ -43,8 +44,12 @@ func (s *scriptedTransactor) Transact(
 	s.inFlight = map[store.ID]bool{r.ID: true}
 	defer delete(s.inFlight, r.ID)
 	var end store.Settlement
-	for range s.reruns + 1 {
-		end = work(ctx, v)
+	for run := range s.reruns + 1 {
+		decision := v
+		if run < s.unread {
+			decision = store.Verdict{}
+		}
+		end = work(ctx, decision)
 		s.actions = append(s.actions, end.Action)
 	}
 	s.done = end.Completion
@@ -319,6 +324,16 @@ func TestTheContextOfARunThatWasUndone(t *testing.T) {
 		post(newGuard(t, s).Handler(handler, onceward.Transactional()), "k", `{}`).want(t, "E1", http.StatusCreated, false)
 		handler.wantRuns(t, "E1", 3)
 	})
+}
+
+// TestARunAfterARefusedOne: a run that the guard refused before its handler, such as one whose audit entry met a
+// conflict, leaves no deadline to the next run.
+func TestARunAfterARefusedOne(t *testing.T) {
+	t.Parallel()
+	s := &scriptedTransactor{Store: memory.New(), longest: time.Hour, reruns: 1, unread: 1}
+	handler := new(counted)
+	post(newGuard(t, s).Handler(handler, onceward.Transactional()), "k", `{}`).want(t, "E1", http.StatusCreated, false)
+	handler.wantRuns(t, "E1", 1)
 }
 
 func TestATransactionThatItsCallerLeft(t *testing.T) {
