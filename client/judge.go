@@ -24,9 +24,9 @@ type verdict struct {
 	outcome Outcome
 	// code is the code of the service's problem, if the problem decided whether the answer is accepted.
 	code string
-	// after is the wait that the service requests, and told reports whether it requested one.
-	after time.Duration
-	told  bool
+	// after is the wait that the service requests, and hasAfter reports whether it requested one.
+	after    time.Duration
+	hasAfter bool
 	// status is the URL of the operation's status, if the service sent one.
 	status *url.URL
 }
@@ -54,7 +54,7 @@ func (op *operation) judge(resp *http.Response, err error) verdict {
 	}
 	v := op.judgeAnswer(resp)
 	if !v.accepted {
-		v.after, v.told = retryAfter(resp)
+		v.after, v.hasAfter = retryAfter(resp)
 	}
 	return v
 }
@@ -185,14 +185,14 @@ func (op *operation) learnExpiry(resp *http.Response) {
 	if err != nil {
 		theirs = now
 	}
-	op.until, op.told = now.Add(safePart(max(expires.Sub(theirs), 0))), true
+	op.until, op.untilSent = now.Add(safePart(max(expires.Sub(theirs), 0))), true
 }
 
 // longestWait is longer than any real wait, and small enough that adding it to a time does not overflow.
 const longestWait = 365 * 24 * time.Hour
 
 // retryAfter reads the Retry-After header: a number of seconds, or an HTTP date.
-func retryAfter(resp *http.Response) (after time.Duration, told bool) {
+func retryAfter(resp *http.Response) (after time.Duration, ok bool) {
 	value := resp.Header.Get("Retry-After")
 	if value == "" {
 		return 0, false

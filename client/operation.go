@@ -29,7 +29,7 @@ type operation struct {
 	began     time.Time
 	firstSent time.Time
 	until     time.Time // the time after which nothing may be sent
-	told      bool      // until was sent by the service
+	untilSent bool      // until was sent by the service
 
 	attempts int // passed to the base transport
 	failures int // attempts that failed and may be retried
@@ -184,7 +184,7 @@ func (op *operation) pause(v verdict, resp *http.Response) error {
 	}
 	// Full jitter: callers that failed together do not retry together.
 	wait := rand.N(backoff.Exponential(c.MinBackoff, c.MaxBackoff, *count) + 1)
-	if v.told {
+	if v.hasAfter {
 		wait = v.after + rand.N(c.MinBackoff+1)
 	}
 	if why := op.timeFor(wait); why != nil {
@@ -221,7 +221,7 @@ func (op *operation) timeFor(wait time.Duration) error {
 
 // keptUntil returns how long the operation may be sent according to the service, or zero if the service sent no time.
 func (op *operation) keptUntil() time.Time {
-	if !op.told {
+	if !op.untilSent {
 		return time.Time{}
 	}
 	return op.until

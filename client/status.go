@@ -48,7 +48,7 @@ func (op *operation) poll(v verdict) (next verdict, again bool) {
 			discard(resp)
 		}()
 		code = resp.StatusCode
-		next.after, next.told = retryAfter(resp)
+		next.after, next.hasAfter = retryAfter(resp)
 	}
 	if op.transport.config.Observer != nil {
 		op.observe(AttemptEvent{

@@ -114,7 +114,7 @@ func (p *dynamo) close() {
 // itemLife is the longest life of an item of the doctor.
 const itemLife = time.Hour
 
-// item returns a new item that nobody else uses: no kind of the
+// item returns a new item of the doctor: no kind of the
 // store's keys has this prefix. It is removed at the end, or expires.
 func (p *dynamo) item(value string) (key, item map[string]types.AttributeValue) {
 	key = map[string]types.AttributeValue{
@@ -207,8 +207,8 @@ func tryDynamoConditions(ctx context.Context, p *dynamo, r *Result) error {
 	type claim struct {
 		who string
 		got bool
-		// told is the item that the loser's error showed.
-		told string
+		// seen is the item in the error of a loser.
+		seen string
 		err  error
 	}
 	key, _ := p.item("")
@@ -222,14 +222,14 @@ func tryDynamoConditions(ctx context.Context, p *dynamo, r *Result) error {
 			})
 			var lost *types.ConditionalCheckFailedException
 			if c.got = err == nil; errors.As(err, &lost) {
-				c.told = valueOf(lost.Item)
+				c.seen = valueOf(lost.Item)
 			} else {
 				c.err = err
 			}
 			claims <- c
 		}()
 	}
-	var winners, told []string
+	var winners, seen []string
 	var failed error
 	for range contenders {
 		switch c := <-claims; {
@@ -238,7 +238,7 @@ func tryDynamoConditions(ctx context.Context, p *dynamo, r *Result) error {
 		case c.err != nil:
 			failed = c.err
 		default:
-			told = append(told, c.told)
+			seen = append(seen, c.seen)
 		}
 	}
 	if failed != nil {
@@ -250,7 +250,7 @@ func tryDynamoConditions(ctx context.Context, p *dynamo, r *Result) error {
 			len(winners), contenders)
 		return nil
 	}
-	for _, name := range told {
+	for _, name := range seen {
 		if name != winners[0] {
 			r.find(Broken, itself, "%s was told that it has put the item, and another that %q is there", winners[0], name)
 			return nil

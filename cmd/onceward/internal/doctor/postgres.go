@@ -285,7 +285,7 @@ func tryVersion(_ context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// randomKey returns the key of a lock that nobody else uses.
+// randomKey returns a random key for a lock of the doctor's own.
 func randomKey() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

@@ -361,7 +361,7 @@ func tryListen(ctx context.Context, p *postgres, r *Result) error {
 const commits = 21
 
 // tryCommitTime compares commits that must reach the disk with commits that need not.
-// The former write a message into the log that nobody reads, and write to no table.
+// The former write a message into the log, and write to no table.
 func tryCommitTime(ctx context.Context, p *postgres, r *Result) error {
 	conn, err := p.conn(ctx)
 	if err != nil {

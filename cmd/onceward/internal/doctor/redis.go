@@ -177,7 +177,7 @@ func fields(text string) map[string]string {
 	return found
 }
 
-// key returns a key that nobody else uses, with the prefix of the store, because its
+// key returns a new key of the doctor's own, with the prefix of the store, because its
 // user may write no others. The key expires in a minute, if it is not removed before.
 func (p *redis) key() string {
 	key := p.prefix + ":doctor:" + rand.Text()
